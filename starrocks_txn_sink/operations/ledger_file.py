@@ -1,7 +1,8 @@
 """The file of `starrocks-txn-sink ledger export`: the positions of a closed job, as JSON lines.
 
 The first line has the version, the job, the name of the move, the number of positions and a digest of the rest; each
-further line is a position. A file that was cut off or edited is refused.
+further line is a position, or a token: how far the source's snapshot is, and the keys of its tables. A file that was
+cut off or edited is refused.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -22,20 +23,26 @@ _KIND: Final = "starrocks-txn-sink ledger"
 _WHOLE: Final = "Name a file as `ledger export` has written it, whole and unchanged."
 
 
+Token = tuple[str, str, str]
+
+
 @dataclass(frozen=True, slots=True)
 class JobExport:
-    """The positions of a job that the move `move` has closed at `at` (UTC)."""
+    """The positions of a job that the move `move` has closed at `at` (UTC), and its `tokens`: kind, name and token of
+    rows about its source."""
 
     move: str
     job: str
     database: str
     at: str
     positions: Mapping[str, Position]
+    tokens: Sequence[Token] = ()
 
 
 def write_export(export: JobExport, path: Path) -> None:
     """Write the file, whole or not at all; raises OptionError if the folder cannot be written."""
     lines = [json.dumps(asdict(position)) for _, position in sorted(export.positions.items())]
+    lines += [json.dumps({"token": token}) for token in sorted(export.tokens)]
     head = {
         "file": _KIND,
         "version": VERSION,
@@ -43,7 +50,7 @@ def write_export(export: JobExport, path: Path) -> None:
         "job": export.job,
         "database": export.database,
         "at": export.at,
-        "positions": len(lines),
+        "positions": len(export.positions),
     }
     head["digest"] = _digest(head, lines)
     partial = path.with_name(f"{path.name}.partial")
@@ -75,9 +82,11 @@ def read_export(path: Path) -> JobExport:
         )
     if head.pop("digest", None) != _digest(head, lines):
         raise InputError(f"{path} is not whole: it has not the content that was written.", hint=_WHOLE)
-    positions = [Position(**_object(line, path, number)) for number, line in enumerate(lines, 2)]
+    objects = [_object(line, path, number) for number, line in enumerate(lines, 2)]
+    positions = [Position(**fields) for fields in objects if "token" not in fields]
     by_name = {position.partition: position for position in positions}
-    return JobExport(head["move"], head["job"], head["database"], head["at"], by_name)
+    tokens = [tuple(map(str, fields["token"])) for fields in objects if "token" in fields]
+    return JobExport(head["move"], head["job"], head["database"], head["at"], by_name, tokens)  # type: ignore[arg-type]
 
 
 def _object(line: str, path: Path, number: int) -> dict[str, Any]:

@@ -14,14 +14,16 @@ from pathlib import Path
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import MoveRefused, OptionError, UnknownJob
 from starrocks_txn_sink.http import HttpTransport
-from starrocks_txn_sink.operations.ledger_file import JobExport, read_export, write_export
+from starrocks_txn_sink.operations.ledger_file import JobExport, Token, read_export, write_export
 from starrocks_txn_sink.operations.ledger_reader import LedgerReader
 from starrocks_txn_sink.options import SinkOptions, command_line
 from starrocks_txn_sink.protocol import label as protocol
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
 from starrocks_txn_sink.protocol.label import Result, Steps, labels
-from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, fresh_tokens
-from starrocks_txn_sink.protocol.moving import MOVE, TAKE_BACK, Mover, close_job, open_job, refuse_target
+from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, fresh_tokens, token_row
+from starrocks_txn_sink.protocol.moving import MOVE, TAKE_BACK, Mover, close_job, delete_row, open_job, refuse_target
+from starrocks_txn_sink.protocol.snapshots import SNAPSHOT
+from starrocks_txn_sink.protocol.source_keys import KEY
 from starrocks_txn_sink.rows.body import load_body
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
 
@@ -82,6 +84,12 @@ class _Move:
     def now_text(self) -> str:
         return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(self.clock.wall()))
 
+    def tokens(self, job: str) -> list[Token]:
+        """What the ledger knows of the job's source beside positions; final for a job that is closed."""
+        sql = "SELECT kind, name, token FROM {} WHERE job = %s AND kind IN (%s, %s) ORDER BY kind, name"
+        rows = self.reader.rows(sql, job, SNAPSHOT, KEY) if self.reader.existing(LEDGER_TABLE) else []
+        return [(str(kind), str(name), str(token or "")) for kind, name, token in rows]
+
     def run(self, steps: Steps[Result]) -> Result:
         return protocol.run(steps, self.transport, self.clock, self.deadline, self.ledger)
 
@@ -116,7 +124,11 @@ def _rename(move: _Move, job: str, to: str) -> tuple[str, JobExport]:
 
 
 def _open(move: _Move, job: str, export: JobExport) -> str:
-    move.run(open_job(move.mover, job, export.move, export.positions))
+    of_source = {(kind, name): token for kind, name, token in export.tokens}
+    stale = [delete_row(job, kind, name) for kind, name, _ in move.tokens(job) if (kind, name) not in of_source]
+    at = move.now_text()
+    rows = [token_row(job, kind, name, token, at) for (kind, name), token in of_source.items()]
+    move.run(open_job(move.mover, job, export.move, export.positions, [*stale, *rows]))
     return (
         f"Job {job} of database {move.options.database} is open, with the {len(export.positions)} positions that job "
         f"{export.job} of database {export.database} had (move {export.move}): start its query."
@@ -138,7 +150,7 @@ def _close(move: _Move, job: str, to: str = "") -> JobExport:
             f"The job {job} is closed already, by a move to the job {gate.to}.",
             hint=f"Go on with --to {gate.to}. {TAKE_BACK.format(job)}",
         )
-    return JobExport(gate.move, job, move.options.database, move.now_text(), positions)
+    return JobExport(gate.move, job, move.options.database, move.now_text(), positions, move.tokens(job))
 
 
 def _refuse_dead_letters(reader: LedgerReader, job: str) -> None:

@@ -15,7 +15,7 @@ whose answer was lost, is simply repeated; the name of the move, which the gate 
 
 import itertools
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import orjson
@@ -88,8 +88,12 @@ def close_job(
     raise AssertionError("The loop has no end of its own.")
 
 
-def open_job(mover: Mover, job: str, move: str, positions: Mapping[str, Position]) -> Steps[None]:
+def open_job(
+    mover: Mover, job: str, move: str, positions: Mapping[str, Position], further: Sequence[memoryview] = ()
+) -> Steps[None]:
     """2. Open `job` with the `positions` of the move `move`; raises MoveRefused if it has other progress.
+
+    `further` rows of the ledger become visible with them.
 
     Looks before it takes the job over: neither a wrong name nor a repetition may end a driver that works.
     """
@@ -114,7 +118,7 @@ def open_job(mover: Mover, job: str, move: str, positions: Mapping[str, Position
         try:
             state = yield from _take_over(mover, job)
             _refuse_progress(job, move, positions, state.positions, state.gate)
-            rows = _rows_to_open(mover, job, move, positions, state.positions)
+            rows = [*_rows_to_open(mover, job, move, positions, state.positions), *further]
             yield from _write(mover, job, state.owner, rows)
             state = yield from _take_over(mover, job)
             gate, present = state.gate, state.positions
@@ -151,10 +155,15 @@ def _rows_to_open(
 ) -> list[memoryview]:
     """All rows of the opening; positions of an older life of the job are deleted."""
     at = mover.now_text()
-    stale = [ledger.row_id(job, ledger.POSITION, name) for name in present if name not in positions]
-    deletes = [memoryview(b"," + orjson.dumps({"__op": 1, "id": key, **_NO_POSITION})) for key in stale]
+    deletes = [delete_row(job, ledger.POSITION, name) for name in present if name not in positions]
     rows = [ledger.position_rows(job, positions.values(), at)] if positions else []
     return [*rows, *deletes, gate_row(job, Gate(False, move), at), opened_row(job, move, at)]
+
+
+def delete_row(job: str, kind: str, name: str) -> memoryview:
+    """The delete of a row of the ledger as a piece of a load body."""
+    row = {"__op": 1, "id": ledger.row_id(job, kind, name), **_NO_POSITION}
+    return memoryview(b"," + orjson.dumps(row))
 
 
 def _write(mover: Mover, job: str, owner: Owner, rows: list[memoryview]) -> Steps[None]:

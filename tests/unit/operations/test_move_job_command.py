@@ -16,7 +16,7 @@ from starrocks_txn_sink.errors import Fenced, JobMoved, ReplyLost
 from starrocks_txn_sink.operations import move_job
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE, create_table
-from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE
+from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, row_id
 from starrocks_txn_sink.sink.session import Resumption, open_session
 from tests.support.depth import is_deep
 from tests.support.left_behind import PASSWORD, leave_open, options, write_a_position
@@ -102,6 +102,40 @@ def test_an_imported_job_goes_on_where_the_old_one_was(server: Emulator, tmp_pat
     session = open_session(target_options, "run", "moved", "checkpoint-1", resumption=Resumption(6))
     write_under(target_options, session, lane_rows({42: '{"id":1}', 43: '{"id":2}'}), 6)
     assert ids(server, "other") == [2]  # position 42 came with the tables
+
+
+def tokens(server: Emulator, job: str, database: str = "shop") -> list[tuple[Any, ...]]:
+    sql = f"SELECT kind, name, token FROM {database}.{LEDGER_TABLE} WHERE kind IN ('snapshot', 'key') AND job = %s"
+    return query(server, f"{sql} ORDER BY kind, name", job)
+
+
+def put_token(server: Emulator, job: str, kind: str, name: str, token: str) -> None:
+    values = (row_id(job, kind, name), job, kind, name, token)
+    query(server, f"INSERT INTO shop.{LEDGER_TABLE} (id, job, kind, name, token) VALUES (%s, %s, %s, %s, %s)", *values)
+
+
+def test_what_is_known_of_the_source_moves_along(server: Emulator, tmp_path: Path) -> None:
+    """Its snapshot, and the keys of its tables; what the new job had of an older life goes."""
+    write_a_position(server)
+    key = '["shop","public.items",["id"]]'
+    for kind, name, token in (
+        ("snapshot", "shop:", "reading"),
+        ("snapshot", "shop:public.a", "over"),
+        ("key", key, ""),
+    ):
+        put_token(server, "shop", kind, name, token)
+    assert command(server, "rename", "--to", "moved") == 0
+    known = tokens(server, "shop")
+    assert tokens(server, "moved") == known
+    assert len(known) == 3
+    put_token(server, "shop", "snapshot", "shop:public.b", "over")
+    file = tmp_path / "moved.jsonl"
+    assert command(server, "export", "--file", str(file), job="moved") == 0
+    assert command(server, "import", "--file", str(file)) == 0
+    assert tokens(server, "shop") == known
+    assert command(server, "export", "--file", str(tmp_path / "again.jsonl")) == 0
+    assert command(server, "import", "--file", str(tmp_path / "again.jsonl"), job="far", database="other") == 0
+    assert tokens(server, "far", "other") == known
 
 
 def test_the_same_command_again_changes_nothing(server: Emulator, tmp_path: Path, capsys: Shown) -> None:
