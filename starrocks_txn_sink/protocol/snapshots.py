@@ -24,6 +24,8 @@ READING: Final = "reading"
 MORE: Final = "more"
 """Rows that are neither first nor last. They do not reopen a table: another partition of its topic may lag."""
 OVER: Final = "over"
+SPREAD: Final = "spread"
+"""Rows of several partitions of a topic: that of the last row may be ahead of the others, so no row shows the end."""
 
 Marks = Mapping[str, str]
 
@@ -39,6 +41,8 @@ def then(before: Marks, later: Marks) -> dict[str, str]:
 
 
 def _then(before: str | None, later: str) -> str:
+    if before == SPREAD and later in (MORE, OVER):
+        return SPREAD
     if later != MORE or before is None:
         return later
     return before if before in (OVER, MORE) else READING
@@ -46,7 +50,7 @@ def _then(before: str | None, later: str) -> str:
 
 def joined(marks: Iterable[Marks]) -> dict[str, str]:
     """The marks of lanes that have read at the same time."""
-    order = (ONE, READING, MORE, OVER)
+    order = (ONE, READING, MORE, OVER, SPREAD)
     pairs = sorted((order.index(mark), name) for of_lane in marks for name, mark in of_lane.items())
     result: dict[str, str] = {}
     for rank, name in pairs:
@@ -74,11 +78,15 @@ class ReadMarks(LedgerRequest):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a snapshot is: of `tables` that have begun `over` are visible whole; `ended`: the last row of all is."""
+    """How far a snapshot is: of `tables` that have begun `over` are visible whole, and of `unknown` ones nobody knows.
+
+    `ended`: the last row of all is visible, too.
+    """
 
     tables: int = 0
     over: int = 0
     ended: bool = False
+    unknown: int = 0
 
     @classmethod
     def of(cls, marks: Marks) -> Progress:
@@ -89,7 +97,8 @@ class Progress:
             mark == OVER or (mark == ONE and ends.get(whole(name.partition(":")[0]), False))
             for name, mark in tables.items()
         )
-        return cls(len(tables), over, bool(ends) and all(ends.values()) and over == len(tables))
+        unknown = sum(mark == SPREAD for mark in tables.values())
+        return cls(len(tables), over, bool(ends) and all(ends.values()) and over == len(tables), unknown)
 
     @property
     def text(self) -> str:
@@ -99,4 +108,6 @@ class Progress:
         if self.ended:
             return f"over, {self.tables} tables"
         note = "; its last row is not visible yet" if self.over == self.tables else ""
+        if self.unknown:
+            note = f"; not known of {self.unknown}, whose topics have several partitions"
         return f"{self.over} of {self.tables} tables{note}"

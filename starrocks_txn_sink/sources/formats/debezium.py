@@ -204,7 +204,8 @@ class DebeziumChanges:
         if self.tables.dead_letter_table is not None:
             events |= with_dead_letters(events, source_tables.is_null())
         columns = pa.table(events | {name: batch.column(name) for name in keep})
-        marks = marks_of(operation, source["snapshot"], source["name"], collection, table)
+        partition = batch.column("partition") if "partition" in batch.schema.names else None
+        marks = marks_of(operation, source["snapshot"], source["name"], collection, table, partition)
         keys: frozenset[SourceKey] = frozenset()
         for name in (KEY, MESSAGE_KEY):
             if name in batch.schema.names:

@@ -9,7 +9,9 @@ from starrocks_txn_sink.protocol.snapshots import MORE, ONE, OVER, READING, Mark
 from starrocks_txn_sink.sources.formats.snapshot_marks import marks_of
 
 
-def marks(*rows: tuple[str, str], connector: str | None = "shop", is_snapshot: bool = True) -> Marks:
+def marks(
+    *rows: tuple[str, str], connector: str | None = "shop", is_snapshot: bool = True, partition: int = 0
+) -> Marks:
     """The marks of rows of a snapshot, given by table and `source.snapshot`."""
     tables, values = zip(*rows, strict=True)
     count = len(rows)
@@ -19,6 +21,7 @@ def marks(*rows: tuple[str, str], connector: str | None = "shop", is_snapshot: b
         pa.array([connector] * count, pa.string()),
         pa.array(tables),
         pa.array(["t" if is_snapshot else None] * count, pa.string()),
+        pa.array([partition] * count, pa.int32()),
     )
 
 
@@ -45,6 +48,21 @@ def test_the_last_row_of_all_may_come_before_other_tables_are_whole() -> None:
     """Topics are read side by side."""
     lines = texts(marks(("a", "first"), ("a", "true"), ("b", "last")), marks(("a", "last_in_data_collection")))
     assert lines == ["1 of 2 tables", "over, 2 tables"]
+
+
+def test_of_a_topic_with_several_partitions_nothing_is_said_to_be_over() -> None:
+    """The partition with the last row may be ahead of the others, in one lane or in several ones."""
+    not_known = "; not known of 1, whose topics have several partitions"
+    lines = texts(
+        marks(("a", "first"), ("a", "true"), ("b", "first_in_data_collection"), ("b", "last_in_data_collection")),
+        marks(("a", "true"), partition=1),
+        marks(("a", "last")),
+        marks(("a", "true"), partition=2),
+    )
+    assert lines == ["1 of 2 tables", *[f"1 of 2 tables{not_known}"] * 3]
+    together = joined([marks(("a", "last")), marks(("a", "true"), partition=1)])
+    assert Progress.of(together).text == f"0 of 1 tables{not_known}"
+    assert texts(marks(("a", "true"), partition=1), marks(("a", "first")), marks(("a", "last")))[-1] == "over, 1 tables"
 
 
 def test_an_only_row_of_the_first_table_is_its_last_once_the_snapshot_has_ended() -> None:
