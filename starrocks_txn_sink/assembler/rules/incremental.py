@@ -43,7 +43,7 @@ class _MemoryBlob(NamedTuple):
 
 
 @dataclass(slots=True)
-class _PartitionBuffer:
+class PartitionBuffer:
     """One source partition in this task: its state, and its blobs in memory or in the spill storage."""
 
     state: AssemblerState
@@ -73,7 +73,7 @@ class IncrementalAssembler:
     compare: bool = True
     flows: Counters = field(default_factory=Counters)
     notices: list[Event] = field(default_factory=list)
-    _buffers: dict[Partition, _PartitionBuffer] = field(default_factory=dict)
+    _buffers: dict[Partition, PartitionBuffer] = field(default_factory=dict)
     _held_bytes: int = 0
     _last: tuple[Partition, pa.Table] | None = None
     _assembler: TransactionAssembler = field(init=False)
@@ -156,13 +156,13 @@ class IncrementalAssembler:
         self._spill(small=True)
         return {str(name): CarriedState(buffer.state, dict(buffer.places)) for name, buffer in self._buffers.items()}
 
-    def _buffer(self, name: Partition) -> _PartitionBuffer:
+    def _buffer(self, name: Partition) -> PartitionBuffer:
         buffer = self._buffers.get(name)
         if buffer is None:
             before = self.carried.get(str(name), CarriedState())
             if not isinstance(before.state, AssemblerState):
                 raise other_rules(str(name))
-            buffer = self._buffers[name] = _PartitionBuffer(before.state, dict(before.places))
+            buffer = self._buffers[name] = PartitionBuffer(before.state, dict(before.places))
         return buffer
 
     def _check_order(self, partitioned: PartitionedEvents) -> None:
@@ -183,7 +183,7 @@ class IncrementalAssembler:
             self._buffers[name].latest = position
         self._last = partitioned.names[-1], _row(partitioned, int(partitioned.ends[-1]) - 1)
 
-    def _apply(self, buffer: _PartitionBuffer, change: PartitionChange) -> None:
+    def _apply(self, buffer: PartitionBuffer, change: PartitionChange) -> None:
         for number in change.removed:
             old_blob = buffer.memory.pop(number, None)
             if old_blob is None:

@@ -56,8 +56,8 @@ _MEMBERS: Final = pa.schema(
 _OPS: Final[Mapping[str, str]] = {"insert": INSERT, "update": UPDATE, "delete": DELETE, "bootstrap-insert": SNAPSHOT}
 _PASSED: Final = r"^(?:(?:table|database)-[a-z]+|bootstrap-(?:start|complete))$"
 """The types of messages without a row: DDL, and the ends of a bootstrap."""
-_VALUE: Final = r':\s*(?:"(?:[^"\\]|\\.)*"|[^,{}\[\]"]+)'
-"""A member's value in a message's key, which has no nested values of its own."""
+_VALUE: Final = r'([^\\])":\s*(?:"(?:[^"\\]|\\.)*"|[^,{}\[\]"]+)'
+"""A member's value in a message's key, which has no nested values of its own, behind the end of its name."""
 _PK, _WITHOUT_KEY = "pk.", "_uuid"
 
 
@@ -181,7 +181,7 @@ def _columns_of(keys: pa.Array) -> pa.Array:
         texts = keys.cast(pa.string())
     except pa.ArrowInvalid:
         return pa.nulls(len(keys), pa.string())
-    forms = pc.replace_substring_regex(texts, _VALUE, ":0").dictionary_encode()
+    forms = pc.replace_substring_regex(texts, _VALUE, r'\1":0').dictionary_encode()
     columns = pa.array([_columns_in(form) for form in forms.dictionary.to_pylist()], pa.string()).take(forms.indices)
     if columns.null_count:  # a name or a text with a colon and more
         others = [_columns_in(text) for text in texts.filter(columns.is_null()).to_pylist()]

@@ -121,12 +121,14 @@ def test_other_messages_are_malformed(value: Any) -> None:
     assert (dropped.events["position"].to_pylist(), dropped.malformed) == ([7, 9], 1)
 
 
-@pytest.mark.parametrize("keys", ["value", "hash", "array", "odd hash", "lower case"])
+@pytest.mark.parametrize("keys", ["value", "hash", "array", "odd hash", "colon", "lower case"])
 def test_an_update_of_a_key_deletes_the_old_row_first(keys: str) -> None:
     """The names of key columns come from the value or from Kafka's key, there in lower case."""
     name, data, old = "id", {"id": 2, "b": 1, "m": 7}, {"id": 1, "m": None}
     if keys == "odd hash":
         name, data, old = 'a:"b,{', {'a:"b,{': 2, "m": 7}, {'a:"b,{': 1}
+    elif keys == "colon":
+        name, data, old = "a:b", {"a:b": 2, "m": 7}, {"a:b": 1}
     elif keys == "lower case":
         name, data, old = "Id", {"Id": 2, "b": 1, "m": 7}, {"Id": 1, "m": None}
     more: dict[str, Any] = {"primary_key_columns": ["id", "b"]} if keys == "value" else {}
@@ -135,6 +137,7 @@ def test_an_update_of_a_key_deletes_the_old_row_first(keys: str) -> None:
         "hash": '{"database":"test","table":"e","pk.id":2,"pk.b":1}',
         "array": '["test","e",[{"id":2},{"b":"x:\\"{"}]]',
         "odd hash": json.dumps({"database": "t", "table": "e:{", f"pk.{name}": 2}),
+        "colon": '{"database":"test","table":"e","pk.a:b":2}',
         "lower case": '{"database":"test","table":"e","pk.id":2}',
     }[keys]
     messages = batch(row("update", data, old=old, **more), row("update", data, old={"m": 1}, **more))

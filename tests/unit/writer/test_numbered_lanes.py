@@ -16,8 +16,9 @@ from starrocks_txn_sink.assembler.rules.by_rules import RowRules
 from starrocks_txn_sink.assembler.rules.model import Counters
 from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
 from starrocks_txn_sink.assembler.rules.spill import Manifest
-from starrocks_txn_sink.errors import InputError, OptionError, SourceTransactionError, Unordered
+from starrocks_txn_sink.errors import InputError, OptionError, SourceChanged, SourceTransactionError, Unordered
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS
+from starrocks_txn_sink.telemetry import Event
 from starrocks_txn_sink.writer.assembling import AssemblySpec, LaneAssembler
 from starrocks_txn_sink.writer.worker import Attempt
 from tests.support.depth import scaled
@@ -33,7 +34,7 @@ class Lane:
     def __init__(self, assembly: MaxwellAssembly | None = None, **settings: Any) -> None:
         self.assembly = assembly or MaxwellAssembly()
         self.directory, self.manifest, self.flows = MemoryDirectory(), Manifest(), Counters()
-        self.settings, self.notices = settings, list[str]()
+        self.settings, self.notices = settings, list[Event]()
 
     def open(self) -> LaneAssembler:
         spec = AssemblySpec(
@@ -58,7 +59,7 @@ class Lane:
         lane.close()
         assert isinstance(carried.flows, Counters)
         self.flows += carried.flows
-        self.notices += [notice.name for notice in carried.notices]
+        self.notices += carried.notices
         state = self.manifest.with_batch(
             self.manifest.batch + 1, "q", carried.partitions, carried.inline.items()
         ).to_json()
@@ -131,7 +132,8 @@ def test_a_restart_of_maxwell_gives_up_the_part_before_it_and_says_so() -> None:
         [100],
         [200, 201, 202],
     ]
-    assert lane.notices == ["transaction.abandoned"]
+    (notice,) = lane.notices
+    assert (notice.name, notice.fields["position"]) == ("transaction.abandoned", 8)
     assert (lane.flows.abandoned, lane.flows.abandoned_rows) == (2, 3)
 
 
@@ -153,7 +155,7 @@ def test_a_transaction_of_one_row_gives_up_what_an_earlier_micro_batch_left_open
     lane = Lane()
     assert lane.run(batch(*inserts(1, 2)[:1])) == []
     assert ids(lane.run(batch(*inserts(2, 1), offset=8))) == [[200]]
-    assert lane.notices == ["transaction.abandoned"]
+    assert [notice.name for notice in lane.notices] == ["transaction.abandoned"]
 
 
 def test_a_gap_between_two_micro_batches_is_an_error() -> None:
@@ -164,14 +166,34 @@ def test_a_gap_between_two_micro_batches_is_an_error() -> None:
 
 
 def test_a_transaction_without_its_first_rows_fails_or_is_dropped_to_its_commit() -> None:
-    with pytest.raises(SourceTransactionError, match=r'BEGIN was never seen.*missing_begin="drop"'):
-        Lane().run(batch(*inserts(1, 4)[1:]))
+    with pytest.raises(SourceTransactionError, match=r'front of row 1 were never.*=8, .*missing_begin="drop"'):
+        Lane().run(batch(*inserts(1, 4)[1:], offset=8))
     lane = Lane(MaxwellAssembly(missing_begin="drop"))
     assert lane.run(batch(*inserts(1, 4)[1:2])) == []
     assert ids(lane.run(batch(*inserts(1, 4)[2:], *inserts(2, 2), offset=8))) == [[200, 201]]
     assert (lane.flows.dropped, lane.flows.dropped_rows) == (1, 3)
     with pytest.raises(SourceTransactionError, match="does not follow"):
         lane.run(batch(*inserts(3, 9)[1:3], *inserts(3, 9)[4:], offset=20))
+
+
+def test_rows_of_an_asynchronous_bootstrap_in_a_transaction_are_an_error_that_names_them() -> None:
+    bootstrap = row("bootstrap-insert", {"id": 9}, xid=None)
+    with pytest.raises(SourceTransactionError, match=r"not together.*position=9.*asynchronous bootstrap"):
+        Lane().run(batch(*inserts(1, 3)[:1], bootstrap, *inserts(1, 3)[1:]))
+
+
+def test_places_are_those_of_messages_in_the_state_in_errors_and_in_notices() -> None:
+    lane = Lane()
+    lane.run(batch(*inserts(1, 20)[:19], offset=100))
+    state = lane.manifest.partitions["0"].state
+    assert (state.last_position, state.live()[0].position) == (118, 100)
+    with pytest.raises(SourceChanged, match=r"last_position=118, .*position=118"):
+        lane.run(batch(*inserts(2, 2)[:1], offset=118))
+    assert lane.run(batch(*inserts(1, 20)[1:3], offset=101)) == []
+    (notice,) = lane.notices
+    assert (notice.name, notice.fields["position"], notice.fields["upto"]) == ("source.repeated", 101, 102)
+    with pytest.raises(InputError, match=r"same position.*position=200"):
+        Lane().run(batch(*inserts(1, 1), offset=200), batch(*inserts(2, 1), offset=200))
 
 
 def test_a_row_without_number_and_commit_needs_the_other_way() -> None:
