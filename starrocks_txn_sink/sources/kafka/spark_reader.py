@@ -294,7 +294,11 @@ class KafkaSource:
     config: Mapping[str, Any] = field(repr=False)  # librdkafka's; may hold a password, so not in repr
     columns: tuple[str, ...]  # of the lanes' batches
     time: bool = False  # whether lanes take EVENT_TIME
-    balanced: bool = False  # the source is `balanced_kafka`
+    balanced: BalancedOptions | None = None  # those of the source `balanced_kafka`
+
+    @property
+    def _patience(self) -> float:
+        return PATIENCE if self.balanced is None else self.balanced.patience
 
     @classmethod
     def of(cls, frame: DataFrame, query: str, columns: Mapping[str, str], names: tuple[str, ...]) -> KafkaSource | None:
@@ -326,7 +330,7 @@ class KafkaSource:
         if not (first.failOnDataLoss() if balanced is None else balanced.fail_on_data_loss):
             raise _not_alone("failOnDataLoss is false")
         config = client_config(dict(first.executorKafkaParams())) if balanced is None else balanced.lane_config
-        return cls(query, stream, config, names, EVENT_TIME in columns, balanced is not None)
+        return cls(query, stream, config, names, EVENT_TIME in columns, balanced)
 
     def plan(self, frame: DataFrame, lanes: int, least: int = 1, *, topic_names: bool = False) -> PlannedRanges:
         """The micro-batch's offsets, as at most `lanes` groups of whole source partitions.
@@ -348,17 +352,19 @@ class KafkaSource:
         if SOURCE_PARTITION in self.columns and len({topic for topic, _ in end}) > 1 and not topic_names:
             raise _not_alone("there are several topics, whose partitions have the same numbers")
         new, first_of_new = end.keys() - start, dict[KafkaPartition, int]()
-        if new and self.balanced:
+        if new and self.balanced is not None:
             from starrocks_txn_sink.sources.kafka.admin import KafkaAdmin  # confluent-kafka is an extra
 
-            first_of_new |= KafkaAdmin(self.config, PATIENCE, SystemClock()).first_offsets(new)
+            first_of_new |= KafkaAdmin(self.config, self._patience, SystemClock()).first_offsets(new)
         elif new:
             first_of_new |= first_offsets(part.offsetRange() for part in items(scan.inputPartitions()))
         ranges = planned_ranges(start, end, first_of_new)
         groups = ranges_module.spread(ranges, lanes, least)
         with_keys = not {KEY, MESSAGE_KEY}.isdisjoint(self.columns)
         lane_ranges = [
-            ranges_module.OffsetRanges(group, PATIENCE, self.config, self.time, with_keys, topic_names, self.columns)
+            ranges_module.OffsetRanges(
+                group, self._patience, self.config, self.time, with_keys, topic_names, self.columns
+            )
             for group in groups
         ]
         return PlannedRanges(lane_ranges, scan.metrics().get("numOutputRows").get())

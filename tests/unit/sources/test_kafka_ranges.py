@@ -14,7 +14,7 @@ from starrocks_txn_sink import TxnEventLines
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.sources.kafka import ranges, spark_reader
 from starrocks_txn_sink.sources.kafka.consumer import Rows
-from starrocks_txn_sink.sources.kafka.options import client_config
+from starrocks_txn_sink.sources.kafka.options import PATIENCE, client_config
 from starrocks_txn_sink.sources.kafka.ranges import OffsetRanges, read_values, spread
 from starrocks_txn_sink.sources.kafka.spark_reader import first_offsets, needs_topic_names, planned_ranges
 
@@ -135,7 +135,32 @@ def test_a_micro_batch_takes_what_a_new_partition_has_before_its_first_planned_e
     source = spark_reader.KafkaSource("q", SimpleNamespace(lastExecution=lambda: execution), {}, ("value",))
     frame: Any = None
     (lane,) = source.plan(frame, 1).lanes
-    assert lane.ranges == {("t", 0): (5, 7), ("t", 3): (20, 60)}
+    assert (lane.ranges, lane.patience) == ({("t", 0): (5, 7), ("t", 3): (20, 60)}, PATIENCE)
+
+
+def test_lanes_wait_for_kafka_as_long_as_the_balanced_source_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    bounds = SimpleNamespace(json=lambda: '{"t":{"0":5},"@time":1}'), SimpleNamespace(json=lambda: '{"t":{"0":7}}')
+    scan = SimpleNamespace(
+        start=lambda: bounds[0],
+        end=lambda: bounds[1],
+        inputPartitions=lambda: SimpleNamespace(size=lambda: 1, apply=lambda _: "PythonStreamingInputPartition"),
+        metrics=lambda: SimpleNamespace(get=lambda _: SimpleNamespace(get=object)),
+    )
+    rows = SimpleNamespace(rdd=lambda: SimpleNamespace(id=lambda: 1))
+    execution = SimpleNamespace(toRdd=rows.rdd, analyzed=lambda: None)
+    stream = SimpleNamespace(lastExecution=lambda: execution)
+    options = {"kafka.bootstrap.servers": "broker:9092", "subscribe": "t", "patience": "7"}
+    for name, double in {
+        "running_query": lambda *_: stream, "analyzed_plan": lambda _: rows, "_scan": lambda _: scan,
+        "class_name": lambda kind: kind if isinstance(kind, str) else "LogicalRDD",
+        "_source_columns_and_steps": lambda _: ({"value": "value"}, []), "_balanced_options": lambda _: options,
+    }.items():  # fmt: skip
+        monkeypatch.setattr(spark_reader, name, double)
+    frame: Any = SimpleNamespace(sparkSession=None)
+    source = spark_reader.KafkaSource.of(frame, "q", {"value": "value"}, ("value",))
+    assert source is not None
+    (lane,) = source.plan(frame, 1).lanes
+    assert (lane.ranges, lane.patience) == ({("t", 0): (5, 7)}, 7.0)
 
 
 @pytest.mark.parametrize(
