@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from starrocks_emulator.server import Emulator
-from starrocks_txn_sink import DebeziumAssembly, SinkOptions, StarRocksSink, plan_tables
+from starrocks_txn_sink import DebeziumAssembly, SinkOptions, StarRocksSink, TableRules, plan_tables
 from starrocks_txn_sink.errors import NarrowColumn, RowsRejected, StarRocksSinkError, UnknownColumn
 from starrocks_txn_sink.options import TableOptions
 from starrocks_txn_sink.sink import events_writer
@@ -155,9 +155,11 @@ class Stream:
         described = [(key, value) for topic, key, value in first[0] if topic.endswith(kind.name)]
         plan_tables(options(server, "plan"), described).apply()
 
-    def write(self, setting: str, events: list[Event] | None = None, **more: Any) -> None:
+    def write(
+        self, setting: str, events: list[Event] | None = None, rules: Sequence[TableRules] = (), **more: Any
+    ) -> None:
         sink_options = options(self.server, "test", schema_changes=setting, **more)
-        assembly = DebeziumAssembly(reader="spark", on_unknown_table="skip")
+        assembly = DebeziumAssembly(reader="spark", on_unknown_table="skip", rules=rules)
         listener = events.append if events is not None else lambda _: None
         StarRocksSink(sink_options, assemble=assembly, listener=listener).write(self.frame)
 
@@ -266,6 +268,22 @@ def test_rows_that_the_source_has_filled_are_said(
     events: list[Event] = []
     Stream(spark, server, kind).write("apply", events)
     assert [event.fields["columns"] for event in events if event.name == "columns.unfilled"] == columns
+
+
+def test_nothing_is_said_to_lack_in_the_rows_of_a_history(spark: SparkSession, server: Emulator) -> None:
+    """They are what the source has written, column by column."""
+    (kind,) = (candidate for candidate in KINDS if candidate.name == "add_with_default")
+    events: list[Event] = []
+    stream = Stream(spark, server, kind)
+    query(
+        server,
+        f"CREATE TABLE shop.{kind.name}_log (_source_partition VARCHAR(99), _position BIGINT, _seq BIGINT, id INT) "
+        "DUPLICATE KEY (_source_partition, _position, _seq) DISTRIBUTED BY HASH (_position)",
+    )
+    stream.write("apply", events, [TableRules(tables=kind.name, history="{0}_log")])
+    said = [event.fields["table"] for event in events if event.name == "columns.unfilled"]
+    altered = {event.fields["table"] for event in events if event.name == "schema.changed"}
+    assert (said, altered) == ([kind.name], {kind.name, f"{kind.name}_log"})
 
 
 def test_a_declared_type_is_taken_as_it_is(spark: SparkSession, server: Emulator) -> None:
