@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -34,5 +35,7 @@ def test_the_tables_equal_postgresqls_with_debeziums_defaults_change_by_change(t
     except (NoMaven, NoPostgres) as missing:
         pytest.skip(str(missing))
     assert outcome.different == ()
-    assert outcome.snapshot == "over, 2 tables"  # the others had no row
+    # Two tables had rows. A topic has three partitions, of which a table may have used the first one alone.
+    not_known = r"[01] of 2 tables; not known of [12], whose topics have several partitions"
+    assert re.fullmatch(f"over, 2 tables|{not_known}", outcome.snapshot)
     assert outcome.looks > 3
