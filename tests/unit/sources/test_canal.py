@@ -131,6 +131,20 @@ def test_other_messages_are_malformed(value: Any) -> None:
     assert (dropped.events["position"].to_pylist(), dropped.malformed) == ([7, 7, 9], 1)
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        r'{"d\u0061ta":[{"id":"9"}],"database":"shop","table":"orders","type":"INSERT","isDdl":false,"pkNames":["id"]}',
+        r'{"data":[{"id":"9","\u0061":"\""}],"database":"shop","table":"orders","type":"INSERT","\u0061":""}',
+        f'{{"data":[{{"id":"9","deep":{"[" * 70}{"]" * 70}}}],"database":"shop","table":"orders","type":"INSERT"}}',
+    ],
+    ids=["escaped member", "escaped other member", "deep"],
+)
+def test_a_message_that_the_compiled_loop_leaves_to_python_keeps_its_rows(odd: str) -> None:
+    messages = batch(flat("INSERT", ONE), odd, flat("INSERT", TWO))
+    assert [(position, row["id"]) for position, *_, row in rows(messages)] == [(7, "1"), (8, "9"), (9, "1"), (9, "2")]
+
+
 def test_a_truncate_stops_the_query_or_is_counted() -> None:
     truncate = flat("TRUNCATE", None, isDdl=True, sql="truncate table orders")
     messages = batch(flat("INSERT", ONE), truncate, flat("INSERT", ONE))
