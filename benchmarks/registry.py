@@ -74,7 +74,7 @@ NUMBERS = {MARKERS: 1} | {f"shop.public.{table}": number for number, table in en
 class Schemas:
     """A registry in memory."""
 
-    def schema(self, number: int, *, apicurio: bool = False) -> tuple[str, str, tuple[str, ...]]:  # noqa: ARG002
+    def schema(self, number: int, **_: bool) -> tuple[str, str, tuple[str, ...]]:
         return "AVRO", json.dumps(SCHEMAS[number]), ()
 
 

@@ -37,7 +37,7 @@ def most_judgements(values: int) -> int:
 
 _SHAPES: Final = 1 << 13  # many more than a micro-batch has, unless rows leave members out at random
 ORIGIN: Final = "origin"
-_TEXTS: Final = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
+TEXTS: Final = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
 _TEXT, _WHOLE, _STRING, _OBJECT, _LIST = range(5)  # the kinds of compiled.c
 LIST_TEXT: Final = pa.binary()
 """The type of a field that is the JSON of an array, for `read_objects`."""
@@ -135,7 +135,7 @@ def read_objects(
     with an escape in a name or a lone surrogate, or nested deeper than 64. None without the compiled loop, if so many
     values are not plain that another way is faster, and for a list without room.
     """
-    if not is_available() or not len(values) or values.type not in _TEXTS:
+    if not is_available() or not len(values) or values.type not in TEXTS:
         return None
     bounds, data = bounds_of(values), values.buffers()[2]
     size = int(bounds[-1] - bounds[0])
@@ -403,7 +403,7 @@ def _rewrite(
     function: str, rows: pa.Array, plan_array: Any, plan_numbers: _Numbers, judge: _JudgeRow, room: int = 0
 ) -> tuple[pa.Array, Bools] | None:
     """What a loop writes for each row; `room` bytes may be enough."""
-    if not is_available() or not len(rows) or rows.type not in _TEXTS:
+    if not is_available() or not len(rows) or rows.type not in TEXTS:
         return None
     bounds, data = bounds_of(rows), rows.buffers()[2]
     size = int(bounds[-1] - bounds[0])
@@ -463,7 +463,7 @@ class Shapes:
 
     def new_rows(self, tables: pa.Array, payload: pa.Array) -> list[int] | None:
         """Numbers of the rows with a new shape, and of those that are not one plain object; None without the loop."""
-        if not is_available() or payload.type not in _TEXTS or tables.type not in _TEXTS:
+        if not is_available() or payload.type not in TEXTS or tables.type not in TEXTS:
             return None
         texts = [(bounds_of(column), column.buffers()[2]) for column in (payload, tables)]
         if any(data is None for _, data in texts):

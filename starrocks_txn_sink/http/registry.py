@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
@@ -92,16 +92,17 @@ class SchemaRegistry:
                 option="user",
             )
 
-    def schema(self, number: int, *, apicurio: bool = False) -> tuple[str, str, tuple[str, ...]]:
+    def schema(self, number: int, *, apicurio: bool = False, patient: bool = True) -> tuple[str, str, tuple[str, ...]]:
         """The kind and the text of the schema with this number, and the texts of the schemas that it refers to.
 
         Those come first that others refer to.
 
-        `apicurio`: the number is a global one of Apicurio's own interface, which is beside Confluent's. Raises
+        `apicurio`: the number is a global one of Apicurio's own interface, which is beside Confluent's. Only a
+        `patient` caller waits until the registry answers, and knows the number. Raises
         TransportError for a registry that does not answer, AuthenticationFailed, and InputError for a number that it
         does not know and for a schema of another kind.
         """
-        return _schema(self, number, apicurio)
+        return _schema(self if patient else replace(self, wait=0.0), number, apicurio)
 
     def _get(self, url: str, description: str, read: Callable[[str], _Reply]) -> _Reply:
         """What `read` makes of the reply to a GET, as soon as there is one that it does not refuse with _NoAnswer."""

@@ -25,7 +25,6 @@ from starrocks_txn_sink.sources.formats.debezium_messages import DebeziumMessage
 from starrocks_txn_sink.sources.formats.placeholders import spellings_of_unavailable
 from starrocks_txn_sink.sources.formats.raw_format import (
     KEY,
-    MESSAGE_KEY,
     POSITION,
     SOURCE_PARTITION,
     VALUE,
@@ -33,6 +32,7 @@ from starrocks_txn_sink.sources.formats.raw_format import (
     OnTruncate,
     RawFormat,
     Reader,
+    columns_in,
 )
 from starrocks_txn_sink.sources.formats.registered import Schemas, with_registry
 from starrocks_txn_sink.sources.formats.tables import LAST_PART, OnUnknownTable, TableMapping, TableRule
@@ -320,9 +320,7 @@ def raw_columns(frame: DataFrame, lines: RawFormat, *, topic_names: bool = False
 
     Raises InputError for a column that is missing, or has another type.
     """
-    columns, topics = dict(lines.columns), ("topic",) if topic_names else ()
-    if columns.get(MESSAGE_KEY) not in frame.columns:
-        columns.pop(MESSAGE_KEY, None)
+    columns, topics = columns_in(lines, text_columns(frame.schema)), ("topic",) if topic_names else ()
     needed_columns = [*columns.values(), *topics]
     missing = [column for column in needed_columns if column not in frame.columns]
     if missing:
@@ -345,6 +343,11 @@ def raw_columns(frame: DataFrame, lines: RawFormat, *, topic_names: bool = False
         *(_further(frame, name, column) for name, column in columns.items() if name not in _OWN),
         *projection.event_time(frame),
     ]
+
+
+def text_columns(schema: T.StructType) -> list[str]:
+    """The names of the columns of bytes or texts."""
+    return [field.name for field in schema if isinstance(field.dataType, (T.StringType, T.BinaryType))]
 
 
 _OWN = (SOURCE_PARTITION, POSITION, VALUE)

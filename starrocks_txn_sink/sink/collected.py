@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, datasource, types as T
 
+from starrocks_txn_sink import compiled
 from starrocks_txn_sink.assembler.rules.directory import FileDirectory
 from starrocks_txn_sink.assembler.verified.intake import TIMESTAMP
 from starrocks_txn_sink.coordinator.model import Receipt
@@ -30,7 +31,7 @@ from starrocks_txn_sink.http.registry import SchemaRegistry
 from starrocks_txn_sink.options import SchemaChanges, SinkOptions
 from starrocks_txn_sink.options.without_effect import Circumstance, warn_of
 from starrocks_txn_sink.rows import columns as names
-from starrocks_txn_sink.sink.assembly import Assembly, DebeziumAssembly, TransactionAssembly
+from starrocks_txn_sink.sink.assembly import Assembly, DebeziumAssembly, TransactionAssembly, text_columns
 from starrocks_txn_sink.sink.batch_events import BatchOrigin, BatchTries
 from starrocks_txn_sink.sink.checkpoint import FOLDER, ProofLog
 from starrocks_txn_sink.sink.events_writer import EventsWriter
@@ -45,11 +46,11 @@ from starrocks_txn_sink.sink.typed.arrow import ArrowRoute
 from starrocks_txn_sink.sink.typed.route import TableRoute
 from starrocks_txn_sink.sink.typed.terms import TableTerms
 from starrocks_txn_sink.sources.formats.raw_format import (
-    MESSAGE_KEY,
     POSITION,
     SOURCE_PARTITION,
     VALUE,
     RawFormat,
+    columns_in,
     is_placed,
 )
 from starrocks_txn_sink.sources.formats.txn_events import TxnEventLines
@@ -322,7 +323,7 @@ def _events(batches: Sequence[pa.RecordBatch], lines: RawFormat) -> list[pa.Reco
 
 
 def _projected(batch: pa.RecordBatch, lines: RawFormat) -> pa.RecordBatch:
-    columns = lines.columns
+    columns = columns_in(lines, [field.name for field in batch.schema if field.type in compiled.TEXTS])
     partition, position = columns.get(SOURCE_PARTITION), columns.get(POSITION)
     nothing = pa.nulls(batch.num_rows)
     source = (batch.column(partition) if partition else nothing).cast(pa.string())
@@ -334,7 +335,7 @@ def _projected(batch: pa.RecordBatch, lines: RawFormat) -> pa.RecordBatch:
         VALUE: batch.column(columns[VALUE]),
     }
     for name, column in columns.items():
-        if name not in events and (name != MESSAGE_KEY or column in batch.schema.names):
+        if name not in events:
             values = batch.column(column)
             events[name] = _micros(values, 1000) if name == TIMESTAMP else values
     if names.EVENT_TIME in batch.schema.names:
@@ -385,7 +386,8 @@ def _mapping(option: str, text: str) -> Any:
 
 
 def _refuse_missing(schema: T.StructType, assembly: Assembly) -> None:
-    missing = [name for name in (assembly.lines.columns.values() if assembly.lines else ()) if name not in schema.names]
+    needed = columns_in(assembly.lines, text_columns(schema)).values() if assembly.lines else ()
+    missing = [name for name in needed if name not in schema.names]
     if missing:
         raise InputError(
             f"The frame lacks the column {', '.join(missing)} of Spark's Kafka source; it has "

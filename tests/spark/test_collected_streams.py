@@ -116,7 +116,9 @@ def test_source_transactions_of_raw_events(shop: Shop, replay: bool) -> None:
     assert [number for number, _ in shop.ask(ROWS)] == [0, 1, 2]
 
 
-def test_debezium_change_by_change(shop: Shop) -> None:
+@pytest.mark.parametrize("key", ["key", "7", None])
+def test_debezium_change_by_change(shop: Shop, key: str | None) -> None:
+    """A column `key` that is no message's says nothing, and none is needed."""
     shop.ask("CREATE TABLE shop.people (id BIGINT NOT NULL, name VARCHAR(9)) PRIMARY KEY(id)")
     rows = [(1, "Ann"), (2, "Bob"), (1, "Eve")]
     changes = [
@@ -126,6 +128,7 @@ def test_debezium_change_by_change(shop: Shop) -> None:
     messages = [message(n, value, "shop.public.people") for n, value in enumerate(changes)]
     frame = shop.spark.createDataFrame(messages, KAFKA)
     folder = shop.folder / "kafka"
+    frame = frame.withColumn("key", F.expr(key)) if key else frame.drop("key")
     frame.withColumn("timestamp", F.current_timestamp()).coalesce(1).write.parquet(str(folder))
     stream = shop.spark.readStream.schema(shop.spark.read.parquet(str(folder)).schema).parquet(str(folder))
     run(stream, shop, **{"assemble": "debezium", "assemble.transactions": "none"})

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import functions as F
 
 from starrocks_txn_sink import DebeziumAssembly, StarRocksSink, TableOptions, TableRules, cli
 from starrocks_txn_sink.errors import OptionError
@@ -148,6 +149,15 @@ def test_a_batch_frame_gives_what_a_stream_gives(debezium: DebeziumShop) -> None
     frame = debezium.messages(debezium.spark.read.text(str(debezium.source)))
     receipts = StarRocksSink(debezium.options(), assemble=DebeziumAssembly(reader="spark")).write(frame)
     assert [r.rows for r in receipts] == [2]
+
+
+@pytest.mark.parametrize("key", ["7", "named_struct('id', 1)", None])
+def test_a_column_key_that_is_no_message_s_says_nothing(debezium: DebeziumShop, key: str | None) -> None:
+    debezium.put(*whole(5, 1))
+    frame = debezium.messages(debezium.spark.read.text(str(debezium.source))).drop("key")
+    frame = frame.withColumn("key", F.expr(key)) if key else frame
+    receipts = StarRocksSink(debezium.options(), assemble=DebeziumAssembly(reader="spark")).write(frame)
+    assert [r.rows for r in receipts] == [1]
 
 
 @pytest.mark.parametrize(

@@ -58,10 +58,12 @@ class Schemas:
 
     def __init__(self) -> None:
         self.asked: list[int] = []
+        self.patient: dict[int, bool] = {}  # whether the last question was
 
-    def schema(self, number: int, *, apicurio: bool = False) -> tuple[str, str, tuple[str, ...]]:
+    def schema(self, number: int, *, apicurio: bool = False, patient: bool = True) -> tuple[str, str, tuple[str, ...]]:
         assert not apicurio
         self.asked.append(number)
+        self.patient[number] = patient
         if number not in SCHEMAS:
             raise InputError(f"The schema registry does not know schema {number}.", hint="Check it.")
         return "AVRO", json.dumps(SCHEMAS[number]), ()

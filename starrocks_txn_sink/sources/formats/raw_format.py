@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
@@ -19,7 +19,7 @@ Reader = Literal["spark", "librdkafka"]
 VALUE: Final = "value"
 KEY: Final = "key"
 MESSAGE_KEY: Final = "message_key"
-"""The message's key in a frame that has it, for its names alone; KEY has what rows are read from."""
+"""The message's key in a frame that has it as bytes or text, for its names alone; KEY has what rows are read from."""
 SOURCE_PARTITION: Final = "source_partition"
 POSITION: Final = "position"
 SOURCE_TIME: Final = "source_time"
@@ -67,8 +67,9 @@ class RawFormat(Protocol):
     def columns(self) -> Mapping[str, str]:
         """The columns of a frame that `parse` reads, by the name that each has in a batch.
 
-        VALUE is always one of them. A frame may lack MESSAGE_KEY, and then a batch lacks it. SOURCE_PARTITION and
-        POSITION are among them if the message's place gives them; the events have them from the value otherwise.
+        VALUE is always one of them. A frame may lack MESSAGE_KEY, and then a batch lacks it (`columns_in`).
+        SOURCE_PARTITION and POSITION are among them if the message's place gives them; the events have them from the
+        value otherwise.
         """
 
     @property
@@ -92,6 +93,11 @@ class RawFormat(Protocol):
 
         Raises InputError for the first malformed message under `fail`. The error names its place, never its content.
         """
+
+
+def columns_in(messages: RawFormat, texts: Container[str]) -> dict[str, str]:
+    """The columns that a format reads of a frame with these columns of `texts`: MESSAGE_KEY only if it is one."""
+    return {name: column for name, column in messages.columns.items() if name != MESSAGE_KEY or column in texts}
 
 
 def is_placed(messages: RawFormat) -> bool:

@@ -36,6 +36,8 @@ from starrocks_txn_sink.sources.formats.source_keys import UNKNOWN
 _PIECE_BYTES: Final = 32 << 20  # of JSON at once: it may be 20 times as long as Avro
 _GROWTH: Final = 4
 _KAFKA: Final = ("topic", "partition", "offset")
+_UNKNOWN_KEYS: Final = 3
+"""Schemas of keys in one batch that the registry need not know: beyond, the keys are not those of its converter."""
 
 
 class Schemas(Protocol):
@@ -43,11 +45,11 @@ class Schemas(Protocol):
 
     def __hash__(self) -> int: ...
 
-    def schema(self, number: int, *, apicurio: bool = False) -> tuple[str, str, tuple[str, ...]]:
+    def schema(self, number: int, *, apicurio: bool = False, patient: bool = True) -> tuple[str, str, tuple[str, ...]]:
         """The kind and the text of the schema with this number, and the texts of those that it refers to.
 
         The kind is AVRO, JSON (JSON Schema) or KCONNECT (Connect's own). The number may be Apicurio's global one.
-        Raises InputError for a number without a schema that can be read.
+        Raises InputError for a number without a schema that can be read; a `patient` caller waits for one first.
         """
 
 
@@ -142,18 +144,28 @@ class RegisteredMessages:
     def _schemas_of_keys(self, messages: pa.Array) -> pa.Array:
         """In place of each key a text with its schema and no value; one without a number of a schema stays as it is."""
         keys = frames.keys_of(messages)
-        numbers, places = np.unique(keys, return_inverse=True)
-        texts = pa.array([self._text_of_key(number) for number in numbers.tolist()], messages.type)
+        numbers, first, places = np.unique(keys, return_index=True, return_inverse=True)
+        texts, unknown = list[bytes](), 0
+        for number, message in zip(numbers.tolist(), first.tolist(), strict=True):
+            asks = number >= 0 and unknown < _UNKNOWN_KEYS
+            texts.append(self._text_of_key(number, messages.slice(message, 1)) if asks else UNKNOWN.encode())
+            unknown += asks and not texts[-1]
+        texts = pa.array(texts, messages.type)
         stays = pc.or_(pa.array(keys == frames.NONE), messages.is_null())
         return pc.if_else(stays, messages, texts.take(pa.array(places)))
 
-    def _text_of_key(self, key: int) -> bytes:
-        """A key that has the schema `key` and no value; UNKNOWN where the schema cannot be read: no row needs it."""
+    def _text_of_key(self, key: int, message: pa.Array) -> bytes:
+        """A key that has the schema `key` and no value; UNKNOWN where the schema cannot be read: no row needs it.
+
+        Another converter's key, such as a number in eight bytes, may begin as if it had a schema: it does not fit it.
+        """
         try:
-            before = _schema(self.registry, key, True).before if key >= 0 else b""
+            schema = _schema_of_key(self.registry, key)
         except StarRocksSinkError:
-            before = b""
-        return before + b"{}}" if before else UNKNOWN.encode()
+            schema = None
+        if schema is None or not _write_json(message, [schema], np.zeros(1, np.int32))[1][0]:
+            return UNKNOWN.encode()
+        return schema.before + b"{}}"
 
     def _schema(self, key: int, keys: frames.Keys, batch: pa.RecordBatch) -> Schema | json_frames.Schema:
         try:
@@ -221,9 +233,19 @@ def _distinct(keys: frames.Keys) -> list[int]:
 
 
 @lru_cache(maxsize=1024)
-def _schema(registry: Schemas, key: int, wrapped: bool) -> Schema | json_frames.Schema:
+def _schema_of_key(registry: Schemas, key: int) -> Schema | json_frames.Schema | None:
+    """The schema of a message's key; None, for good, for a number that the registry does not know."""
+    try:
+        return _schema(registry, key, True, patient=False)
+    except InputError:
+        return None
+
+
+@lru_cache(maxsize=1024)
+def _schema(registry: Schemas, key: int, wrapped: bool, patient: bool = True) -> Schema | json_frames.Schema:
     number, form = frames.number_of(key)
-    kind, text, dependencies = registry.schema(number, apicurio=form is not frames.Form.FOUR_BYTES)
+    apicurio = form is not frames.Form.FOUR_BYTES
+    kind, text, dependencies = registry.schema(number, apicurio=apicurio, patient=patient)
     header = frames.header_size(key)
     try:
         if kind == "AVRO":

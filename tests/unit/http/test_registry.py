@@ -111,6 +111,12 @@ def test_a_registry_that_knows_a_number_later_is_waited_for(peer: Peer, registry
     assert len(peer.got) == 4
 
 
+def test_nobody_waits_who_is_not_patient(peer: Peer) -> None:
+    with pytest.raises(InputError, match="does not know schema 9"):
+        SchemaRegistry(url=peer.url).schema(9, patient=False)
+    assert len(peer.got) == 1
+
+
 @pytest.mark.parametrize(
     ("number", "kind", "text"),
     [(7, InputError, "does not know schema 7"), (3, InputError, "is PROTOBUF"), (4, TransportError, "HTTP 503")],

@@ -138,6 +138,20 @@ def test_an_unknown_schema_of_a_key_is_named_with_the_key_s_place() -> None:
         parse(lines, [change(1), change(2)], [framed(3, {"id": 1}), b"\0\0\0\0\x09\x02"])
 
 
+def test_keys_of_another_converter_say_nothing_and_ask_little() -> None:
+    """Eight bytes of a number may begin as the number of a schema does: of one that is unknown, or of other rows."""
+    registry = Schemas()
+    lines = DebeziumAssembly(transactions="none", registry=registry).lines
+    for start in (1, 40):
+        numbers = [(number << 24) + 3 for number in range(start, start + 30)]
+        keys = [number.to_bytes(8, "big") for number in numbers]
+        for _ in range(2):
+            parsed = parse(lines, [change(number) for number in range(len(keys))], keys)
+            assert not parsed.keys
+    assert len(registry.asked) <= 4 + 2 * 3
+    assert not any(registry.patient[number] for number in registry.asked if number > 4)
+
+
 def test_txn_events() -> None:
     lines = TransactionAssembly(lines=TxnEventLines(registry=Schemas())).lines
     events = [
@@ -155,9 +169,9 @@ def test_txn_events() -> None:
 class JsonSchemas(Schemas):
     """Number 20 is JSON Schema, number 21 Connect's own, both of the rows that schema 1 has as Avro."""
 
-    def schema(self, number: int, *, apicurio: bool = False) -> tuple[str, str, tuple[str, ...]]:
+    def schema(self, number: int, *, apicurio: bool = False, patient: bool = True) -> tuple[str, str, tuple[str, ...]]:
         if number not in (20, 21):
-            return super().schema(number)
+            return super().schema(number, patient=patient)
         self.asked.append(number)
         assert apicurio == (number == 21)
         day, price = "io.debezium.time.Date", "org.apache.kafka.connect.data.Decimal"
