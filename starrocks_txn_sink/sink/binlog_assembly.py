@@ -28,7 +28,7 @@ class MaxwellAssembly:
     The frame is Spark's Kafka source, as it is. `whole` source transactions need all rows of a transaction in one
     Kafka partition, with `output_xoffset=true`: one topic, and a partition for each database (Maxwell's default). Row
     numbers that do not follow are an error. The source partition is Kafka's partition, behind the topic's name if a
-    query reads several topics, and the position is the offset of the row with the commit.
+    query reads several topics or does not show them, and the position is the offset of the row with the commit.
 
     With `transactions="none"` each change is written once, those of a partition in their order, and a micro-batch is
     one StarRocks transaction over all tables; but a source transaction may be split over two of them. It is the way

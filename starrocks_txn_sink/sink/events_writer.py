@@ -19,6 +19,7 @@ from pyspark.sql import Column, DataFrame, functions as F, types as T
 from starrocks_txn_sink.assembler.rules.by_rules import RowRules
 from starrocks_txn_sink.assembler.rules.incremental import expire
 from starrocks_txn_sink.assembler.rules.model import Counters, Policy
+from starrocks_txn_sink.assembler.rules.numbered import NumberedPolicy
 from starrocks_txn_sink.assembler.rules.spill import CarriedState, Manifest
 from starrocks_txn_sink.assembler.verified.rules import VerifiedPolicy
 from starrocks_txn_sink.clock import Clock, SystemClock
@@ -147,11 +148,11 @@ class EventsWriter:
         """Write one micro-batch of events."""
         task = replace(task, modes=self.assembly.modes if isinstance(self.assembly, DebeziumAssembly) else None)
         before, now = Manifest(), batch_time(frame, task.checkpoint) or SystemClock().wall()
-        self._topic_names = self.assembly.policy is None  # a topic is a table, and a connector gets more of them
         if self.log is not None:
             before = self.log.before(task.batch_id, may_begin=not self.assembly.needs_state)
-            self._topic_names = self._topic_names or self._needs_topic_names(frame, task, before)
             self._begun = self._begun or before
+        # Change by change a topic is a table, and a connector gets more of them.
+        self._topic_names = self.assembly.policy is None or self._needs_topic_names(frame, task, before)
         alter = partial(add_missing, task.options, self.session, listener, rules=self.rules.rules)
         outcome = self._lanes(frame, task, before, now, collect, alter)
         regions = [region for receipt in outcome.receipts for region in receipt.regions]
@@ -167,7 +168,10 @@ class EventsWriter:
         if not isinstance(frame.schema["partition"].dataType, T.IntegerType):  # the query's own column
             return False
         names_before = {*before.partitions, *(task.ownership.positions if task.ownership is not None else ())}
-        return needs_topic_names(query_topics(frame, task.checkpoint), names_before)
+        topics = query_topics(frame, task.checkpoint)
+        if not topics and isinstance(self.assembly.policy, NumberedPolicy):  # hidden, and its user names no column
+            return "topic" in frame.columns and not any(map(str.isdecimal, names_before))
+        return needs_topic_names(topics, names_before)
 
     def _lanes(
         self, frame: DataFrame, task: LaneTask, before: Manifest, now: float, collect: Collect, alter: AlterTables

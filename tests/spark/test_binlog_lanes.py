@@ -45,7 +45,20 @@ def test_transactions_are_written_whole_and_once_over_replays_and_a_restart(maxw
     assert [r.rows for r in maxwell.go()] == [2]
     assert maxwell.rows() == [(1, 1), (1, 2), (2, 1), (2, 2), (2, 3), (3, 1), (4, 1), (4, 2)]
     assert maxwell.written() == (8, 8)
-    assert maxwell.positions() == {"0": 4001}
+    assert maxwell.positions() == {"maxwell-0": 4001}
+
+
+def test_topics_that_the_query_does_not_show_stay_apart(maxwell: DebeziumShop) -> None:
+    """Their partitions have the same numbers, and the second topic's offsets are below those of the first."""
+    put(maxwell, *items(1, 2))
+    messages = enumerate(items(2, 2))
+    maxwell._files += 1
+    maxwell.put_file(
+        [{"topic": "b", "partition": 0, "offset": at, "value": json.dumps(message)} for at, message in messages]
+    )
+    maxwell.go()
+    assert maxwell.rows() == [(1, 1), (1, 2), (2, 1), (2, 2)]
+    assert maxwell.positions() == {"maxwell-0": 1001, "b-0": 1}
 
 
 def test_a_changed_key_leaves_no_row_behind(maxwell: DebeziumShop) -> None:
