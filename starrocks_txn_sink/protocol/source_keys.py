@@ -12,7 +12,7 @@ from typing import Final
 import orjson
 
 from starrocks_txn_sink.protocol.label import LedgerRequest, Rows, Sql
-from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, NAME_BYTES, identifier, token_row
+from starrocks_txn_sink.protocol.ledger import NAME_BYTES, table_of, token_row
 
 KEY: Final = "key"
 """Kind of the rows; the name has connector, collection and key."""
@@ -37,7 +37,7 @@ class ReadKeys(LedgerRequest):
     job: str
 
     def statement(self, database: str) -> Sql:
-        return f"SELECT name FROM {identifier(database, LEDGER_TABLE)} WHERE job = %s AND kind = %s", (self.job, KEY)
+        return f"SELECT name FROM {table_of(database)} WHERE job = %s AND kind = %s", (self.job, KEY)
 
     def result(self, rows: Rows) -> KnownKeys:
         keys: KnownKeys = {}

@@ -157,6 +157,7 @@ class LaneAssembler:
         self._truncates: Counter[str] = Counter()
         self._schemas: dict[str, list[str]] = {}
         self._new_schemas: list[tuple[str, str]] = []
+        self._columns: dict[str, list[dict[str, SourceColumn]]] = {}  # by table, of each schema
         self._marks: Marks = {}
         self._keys: set[SourceKey] = set()
 
@@ -225,12 +226,13 @@ class LaneAssembler:
         """Whether the source fills a column in rows that it has, by the schemas of the messages that were read."""
         return any(column.filled for column in self._described(table, name))
 
-    def _described(self, table: str, name: str) -> Iterator[SourceColumn]:
-        """A column of a table as the schemas describe it."""
+    def _described(self, table: str, name: str) -> Sequence[SourceColumn]:
+        """A column of a table as the schemas describe it; each schema is read once, for all columns."""
         rules = self._assembly.rules
-        for schema in self._schemas.get(rules.main_of(table), ()):
-            columns = ruled_columns(rules, table, columns_of(schema))
-            yield from (column for column in columns if column.name == name)
+        described = self._columns.setdefault(table, [])
+        for schema in self._schemas.get(rules.main_of(table), [])[len(described) :]:
+            described.append({column.name: column for column in ruled_columns(rules, table, columns_of(schema))})
+        return [columns[name] for columns in described if name in columns]
 
     def new_types(self) -> Iterator[tuple[str, dict[str, str]]]:
         """The types of tables and histories by the schemas that were read since the last call.

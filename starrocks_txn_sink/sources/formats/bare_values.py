@@ -178,7 +178,7 @@ class BareValues:
     def _look_at(self, batch: pa.RecordBatch, table: str, rows: np.ndarray[Any, Any]) -> None:
         unknown = self._unknown[table]
         for row in rows[: self._left[table]].tolist():
-            text = batch.column(columns.PAYLOAD)[row].as_py()
+            text = batch.column(columns.PAYLOAD)[row].as_py() or ""  # of NULL the lane says so
             values = members_of(text[len(SEPARATOR) :].encode()) or {}
             for name in sorted(unknown.keys() & values.keys()):
                 if _is_unexplained(unknown[name], values[name]):

@@ -26,13 +26,15 @@ def marks_of(
 ) -> Marks:
     """The marks; a row without a StarRocks `table` counts only as the first or the last one of all.
 
-    A row of another partition of Kafka than 0 shows that the topic has several.
+    A row of another `partition` of Kafka than 0 shows that the topic has several; one that is no number says nothing.
     """
     snapshots = pc.fill_null(pc.equal(operation, SNAPSHOT), False)
     if not snapshots.true_count:
         return {}
     snapshots = pc.and_(snapshots, pc.is_in(snapshot, value_set=_MARKS))
-    spread = pa.nulls(len(operation), pa.bool_()) if partition is None else pc.greater(partition, 0)
+    spread = pa.nulls(len(operation), pa.bool_())
+    if partition is not None and pa.types.is_integer(partition.type):
+        spread = pc.greater(partition, 0)
     names = pc.binary_join_element_wise(connector, collection, ":")
     groups = (
         pa.table(

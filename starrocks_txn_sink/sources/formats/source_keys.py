@@ -26,7 +26,8 @@ UNKNOWN: Final = ""
 """Stands for a key that says nothing; NULL is a message without a key."""
 
 _ROWS: Final = pa.array(["c", "u", "d", SNAPSHOT])
-_WRAPPED: Final = b'{"schema":'
+_WRAPPED: Final = b'{"schema":{'
+_SPACED: Final = b'{"schema": {'  # a column of the key may be called schema, too
 _PAYLOAD: Final = b',"payload":'
 _FRONTS: Final = 16
 """Schemas of one table in one batch that are recognised by their text; Python reads the keys beyond one by one."""
@@ -70,7 +71,7 @@ def _distinct(keys: pa.Array) -> Iterator[tuple[str, ...]]:
     if keys.null_count:
         yield ()
         keys = keys.drop_null()
-    wrapped = pc.starts_with(keys, pattern=_WRAPPED)
+    wrapped = pc.or_(pc.starts_with(keys, pattern=_WRAPPED), pc.starts_with(keys, pattern=_SPACED))
     yield from _wrapped(keys if wrapped.true_count == len(keys) else keys.filter(wrapped))
     if wrapped.true_count < len(keys):
         yield from _plain(keys.filter(pc.and_not(pc.starts_with(keys, pattern=b"{"), wrapped)))
@@ -84,13 +85,13 @@ def _wrapped(keys: pa.Array) -> Iterator[tuple[str, ...]]:
         text = _bytes(keys[0])
         at = text.find(_PAYLOAD)
         front = text[: at + len(_PAYLOAD)]
-        names = _names_of_schema(front) if at > 0 else ()
-        if names:
-            yield names
-            keys = keys.filter(pc.invert(pc.starts_with(keys, pattern=front)))
-        else:
+        names = _names_of_schema(front) if at > 0 else None
+        if names is None:
             yield from _names(text)
             keys = keys.slice(1)
+        else:
+            yield from [names] if names else ()
+            keys = keys.filter(pc.invert(pc.starts_with(keys, pattern=front)))
     for key in keys:
         yield from _names(_bytes(key))
 
@@ -112,9 +113,12 @@ def _bytes(key: pa.Scalar) -> bytes:
 
 
 @lru_cache(maxsize=1024)
-def _names_of_schema(front: bytes) -> tuple[str, ...]:
-    """The names in a key that begins so; none if its schema does not say them."""
-    return next(_names(front + b"{}}"), ())
+def _names_of_schema(front: bytes) -> tuple[str, ...] | None:
+    """The names in a key that begins so, none if it is a single value; None if its schema cannot be read."""
+    try:
+        return key_names(front + b"{}}")
+    except InputError:
+        return None
 
 
 def _names(text: bytes) -> Iterator[tuple[str, ...]]:

@@ -65,6 +65,11 @@ def test_of_a_topic_with_several_partitions_nothing_is_said_to_be_over() -> None
     assert texts(marks(("a", "true"), partition=1), marks(("a", "first")), marks(("a", "last")))[-1] == "over, 1 tables"
 
 
+def test_a_column_partition_that_is_no_number_says_nothing() -> None:
+    texts_of_one = pa.array(["r"]), pa.array(["last"]), pa.array(["shop"]), pa.array(["a"]), pa.array(["t"])
+    assert marks_of(*texts_of_one, pa.array(["eu-1"])) == marks(("a", "last"))
+
+
 def test_an_only_row_of_the_first_table_is_its_last_once_the_snapshot_has_ended() -> None:
     """Debezium marks it `first` alone."""
     assert texts(marks(("a", "first")), marks(("b", "last"))) == ["0 of 1 tables", "over, 2 tables"]

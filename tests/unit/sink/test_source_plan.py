@@ -362,6 +362,13 @@ def test_a_history_alone_needs_no_key_and_no_table() -> None:
     assert change.sql.endswith("DISTRIBUTED BY HASH (`_source_partition`, `_position`, `_seq`)")
 
 
+def test_a_history_alone_may_lack_the_source_s_key() -> None:
+    rules = TableRules(tables="t", history="{0}_log", only_history=True, drop=["id"], mask={"region": "null"})
+    planned = ruled({"t": [source(ORDERS, ("id", "region"))]}, rules)
+    assert not planned.refusals
+    assert "`id`" not in planned.changes[0].sql
+
+
 def test_a_history_takes_the_declared_types_of_its_table_and_its_own() -> None:
     """Also one that is there with other types, which the declaration leaves as they are."""
     rules = TableRules(tables="t", history="{0}_log")

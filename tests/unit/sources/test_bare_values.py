@@ -183,6 +183,13 @@ def test_a_table_is_looked_at_until_each_column_has_had_a_value(monkeypatch: pyt
     assert len(looks) == 3
 
 
+def test_a_row_that_is_null_is_for_the_lane_to_refuse() -> None:
+    rows = batch(("orders", "{}"), ("orders", "{}"))
+    rows = rows.set_column(3, "payload", pa.array([None, ',{"id":1}']))
+    for modes in ((), ("connect", "precise")):
+        assert values(*modes)(rows).column("payload").to_pylist() == [None, ',{"id":1}']
+
+
 def test_modes_travel_in_metadata() -> None:
     modes = ConnectorModes("connect", None)
     assert ConnectorModes.of_metadata(modes.metadata) == modes

@@ -9,7 +9,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
+from starrocks_txn_sink import compiled
 from starrocks_txn_sink.protocol.source_keys import SourceKey
+from starrocks_txn_sink.sources.formats import connect_types, source_keys as formats
 from starrocks_txn_sink.sources.formats.source_keys import source_keys
 from tests.support.connect_schema import field, key
 from tests.support.depth import examples
@@ -66,6 +68,29 @@ def test_each_key_is_found_by_its_names(messages: list[Sent]) -> None:
         if table != "left_out" and op in "cudr" and form != "odd"
     }
     assert found(messages, pa.binary()) == expected
+
+
+@pytest.mark.parametrize(
+    ("form", "names"),
+    [
+        ('{{"schema":{{"type":"int64","optional":false}},"payload":{}}}', None),
+        ('{{"schema":{{"type":"struct","fields":[{{"field":"id","type":"int64"}}]}},"payload":{{"id":{}}}}}', ("id",)),
+        ('{{"schema":"s{0}","id":{0}}}', ("schema", "id")),
+        ('{{"id":{}}}', ("id",)),
+    ],
+)
+def test_few_of_many_keys_are_read_in_python(form: str, names: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[bytes] = []
+
+    def key_names(text: bytes) -> tuple[str, ...]:
+        read.append(text)
+        return connect_types.key_names(text)
+
+    monkeypatch.setattr(formats, "key_names", key_names)
+    keys = pa.array([form.format(number).encode() for number in range(100)])
+    texts = (pa.array([text] * len(keys)) for text in ("c", "shop", "public.a", "a"))
+    assert source_keys(keys, *texts) == ({("shop", "public.a", "a", names)} if names else set())
+    assert len(read) <= 1 or not (form.startswith('{{"schema":{{') or compiled.is_available())
 
 
 def test_keys_may_be_strings_and_have_many_schemas() -> None:

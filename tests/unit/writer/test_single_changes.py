@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -19,12 +20,15 @@ from starrocks_txn_sink.coordinator.coordinator import LaneShare
 from starrocks_txn_sink.errors import InputError, OptionError, Unordered
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS
 from starrocks_txn_sink.rows.columns import UNCHANGED
+from starrocks_txn_sink.sources.formats.column_rules import ruled_columns
 from starrocks_txn_sink.sources.formats.debezium import PLACE
 from starrocks_txn_sink.sources.kafka.ranges import OffsetRanges
 from starrocks_txn_sink.telemetry import Event
+from starrocks_txn_sink.writer import assembling
 from starrocks_txn_sink.writer.assembling import AssemblySpec, LaneAssembler
 from starrocks_txn_sink.writer.messages import CarryOver, decode, encode
 from starrocks_txn_sink.writer.worker import Attempt
+from tests.support.connect_schema import change as described, field
 from tests.support.debezium_feed import change, marker, postgres
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_directory import MemoryDirectory
@@ -97,6 +101,22 @@ def test_each_change_is_a_unit_at_its_topic_partition_and_offset() -> None:
     assert carried.partitions == {}
     assert carried.flows == VerifiedCounters(events=3, data=2, snapshot_rows=1, rows=3)
     assert decode(encode(carried)) == carried
+
+
+def test_each_schema_is_read_once_for_all_columns_of_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    narrow, wide = {"id": field("int32"), "n": field("int32")}, {"id": field("int64"), "note": field("string")}
+    texts = [described("orders", fields, dict.fromkeys(fields, 1)).decode() for fields in (narrow, wide, narrow)]
+    opened = lane()
+    seen = mock.Mock(side_effect=ruled_columns)
+    monkeypatch.setattr(assembling, "ruled_columns", seen)
+    lines = opened.rows([messages(*((ORDERS, 0, number, text) for number, text in enumerate(texts[:1])))])
+    assert (len(list(lines)), opened.types_of("orders", "id")) == (1, ["INT"])
+    list(opened.rows([messages(*((ORDERS, 0, number, text) for number, text in enumerate(texts[1:], 1)))]))
+    for _ in range(2):
+        types = {name: opened.types_of("orders", name) for name in ("id", "n", "note", "x")}
+        assert types == {"id": ["INT", "BIGINT"], "n": ["INT"], "note": ["STRING"], "x": []}
+    assert seen.call_count == 2
+    opened.close()
 
 
 def test_a_change_of_a_key_is_a_delete_and_a_row_and_the_tombstone_none() -> None:
