@@ -58,7 +58,12 @@ from starrocks_txn_sink.sink.source_progress import SourceProgress
 from starrocks_txn_sink.sink.spark_jobs import batch_time, driver_clock
 from starrocks_txn_sink.sink.typed.terms import TableTerms
 from starrocks_txn_sink.sources.formats.raw_format import MESSAGE_KEY, POSITION, SOURCE_PARTITION, RawFormat, is_placed
-from starrocks_txn_sink.sources.kafka.spark_reader import KafkaSource, PlannedRanges, needs_topic_names, query_topics
+from starrocks_txn_sink.sources.kafka.spark_reader import (
+    KafkaSource,
+    PlannedRanges,
+    needs_topic_names,
+    query_partitions,
+)
 from starrocks_txn_sink.sources.messages import parse_messages
 from starrocks_txn_sink.telemetry import Event, Listener, get_logger
 from starrocks_txn_sink.writer.assembling import AssemblingLaneTask, AssemblySpec
@@ -147,6 +152,8 @@ class EventsWriter:
     def write(self, frame: DataFrame, task: LaneTask, listener: Listener, collect: Collect) -> None:
         """Write one micro-batch of events."""
         task = replace(task, modes=self.assembly.modes if isinstance(self.assembly, DebeziumAssembly) else None)
+        if self.source is not None:
+            self.source.snapshot.partitions = partial(query_partitions, frame, task.checkpoint)
         before, now = Manifest(), batch_time(frame, task.checkpoint) or SystemClock().wall()
         if self.log is not None:
             before = self.log.before(task.batch_id, may_begin=not self.assembly.needs_state)
@@ -168,7 +175,7 @@ class EventsWriter:
         if not isinstance(frame.schema["partition"].dataType, T.IntegerType):  # the query's own column
             return False
         names_before = {*before.partitions, *(task.ownership.positions if task.ownership is not None else ())}
-        topics = query_topics(frame, task.checkpoint)
+        topics = {topic for topic, _ in query_partitions(frame, task.checkpoint)}
         if not topics and isinstance(self.assembly.policy, NumberedPolicy):  # hidden, and its user names no column
             return "topic" in frame.columns and not any(map(str.isdecimal, names_before))
         return needs_topic_names(topics, names_before)

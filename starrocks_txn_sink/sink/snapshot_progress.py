@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from starrocks_txn_sink.coordinator.coordinator import LaneShare
-from starrocks_txn_sink.protocol.snapshots import MORE, OVER, READING, Marks, Progress, joined, mark_row, then
+from starrocks_txn_sink.protocol.snapshots import (
+    MORE,
+    ONE,
+    OVER,
+    READING,
+    SPREAD,
+    Marks,
+    Progress,
+    joined,
+    mark_row,
+    then,
+    whole,
+)
 from starrocks_txn_sink.telemetry import Event, Listener, ignore_event
 from starrocks_txn_sink.writer.messages import CarryOver, Message, of_kind
 
 
 @dataclass(slots=True)
 class SnapshotProgress:
-    """`marks` are those in the ledger. Marks of rows that wait for a commit are in `waiting`."""
+    """`marks` are those in the ledger. Marks of rows that wait for a commit are in `waiting`.
+
+    `partitions` gives the topics and partitions that the micro-batch's query reads, none if they are hidden.
+    """
 
     job: str = ""
     marks: Marks = field(default_factory=dict)
     listener: Listener = ignore_event
+    partitions: Callable[[], Collection[tuple[str, int]]] = tuple
     waiting: Marks = field(default_factory=dict)
     _taken: Marks = field(default_factory=dict)
 
@@ -32,7 +49,20 @@ class SnapshotProgress:
             return
         again = any(share.stopped for share in of_kind(messages, LaneShare))  # a lane with `reached` reads on
         shares = [carried for carried in of_kind(messages, CarryOver) if carried.reached is not None or not again]
-        self._taken = then(self.waiting, joined(carried.marks for carried in shares))
+        marks = self._without_early_ends(joined(carried.marks for carried in shares))
+        self._taken = then(self.waiting, marks)
+
+    def _without_early_ends(self, marks: dict[str, str]) -> dict[str, str]:
+        """SPREAD in place of an end that other partitions of the table's topic may not have reached.
+
+        The topic has Debezium's name for the table; behind a rule with other names any topic may be it.
+        """
+        ends = [name for name, mark in marks.items() if mark in (ONE, OVER) and name != whole(name.partition(":")[0])]
+        if not ends:
+            return marks
+        counts = Counter(topic for topic, _ in self.partitions())
+        most = max(counts.values(), default=1)
+        return marks | {name: SPREAD for name in ends if counts.get(name.replace(":", ".", 1), most) > 1}
 
     def rows(self, now_text: Callable[[], str]) -> list[memoryview]:
         """The marks that are new in the ledger with the commit of the label."""

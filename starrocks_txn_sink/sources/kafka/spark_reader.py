@@ -200,14 +200,14 @@ def elements(iterator: Any) -> Iterator[Any]:
         yield iterator.next()
 
 
-def query_topics(frame: DataFrame, query: str) -> frozenset[str]:
-    """The topics that the running query `query` reads from Kafka, also those without new rows in the micro-batch.
+def query_partitions(frame: DataFrame, query: str) -> frozenset[KafkaPartition]:
+    """What the running query `query` reads from Kafka, also partitions without new rows in the micro-batch.
 
     Never raises; empty where the query is hidden (Spark Connect) or reads no Kafka.
     """
     with contextlib.suppress(Exception):  # py4j's, and Spark's inner classes: they may change
         ends = elements(running_query(frame.sparkSession, query).availableOffsets().valuesIterator())
-        return frozenset(topic for end in ends for topic, _ in offsets_of(str(end.json())))
+        return frozenset(partition for end in ends for partition in offsets_of(str(end.json())))
     return frozenset()
 
 

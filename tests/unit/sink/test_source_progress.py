@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import orjson
+import pytest
 
-from starrocks_txn_sink.protocol.snapshots import OVER, READING
+from starrocks_txn_sink.protocol.snapshots import ONE, OVER, READING, SPREAD, whole
 from starrocks_txn_sink.sink.snapshot_progress import SnapshotProgress
 from starrocks_txn_sink.sink.source_progress import SourceProgress
 from starrocks_txn_sink.writer.messages import CarryOver
@@ -42,3 +43,25 @@ def test_marks_that_wait_outlive_a_quarantine() -> None:
     assert committed(progress) == {TABLE: READING}
     progress.take([CarryOver(marks={TABLE: OVER})])
     assert committed(progress) == {TABLE: OVER}
+
+
+@pytest.mark.parametrize(
+    ("topics", "mark"),
+    [
+        ({"shop.public.items": 1, "shop.public.orders": 3}, OVER),
+        ({"shop.public.items": 2, "shop.public.orders": 1}, SPREAD),
+        ({"items": 1, "orders": 3, "shop.transaction": 1}, SPREAD),  # a rule has renamed the topics
+        ({"items": 1, "orders": 1}, OVER),
+        ({}, OVER),  # the query is hidden
+    ],
+)
+def test_the_last_row_ends_a_table_where_its_topic_has_no_other_partition(topics: dict[str, int], mark: str) -> None:
+    """The other partitions may lag so far that none of their rows has come yet."""
+    progress = SourceProgress(SnapshotProgress("job"))
+    progress.snapshot.partitions = lambda: [(name, number) for name in topics for number in range(topics[name])]
+    progress.take([CarryOver(marks={TABLE: OVER, whole("shop"): OVER})])
+    assert committed(progress) == {TABLE: mark, whole("shop"): OVER}
+    progress.take([CarryOver(marks={TABLE: READING})])
+    assert committed(progress) == {TABLE: READING}
+    progress.take([CarryOver(marks={TABLE: ONE})])
+    assert committed(progress) == {TABLE: ONE if mark == OVER else mark}
