@@ -100,14 +100,10 @@ def open_job(
     rng = mover.rng
     gate: Gate | None = yield from ledger.retry_until_answered(ReadGate(job), rng)
     present: dict[str, Position] = yield from ledger.retry_until_answered(ledger.ReadPositions(job), rng)
-    opened: tuple[str, ...] = yield from ledger.retry_until_answered(ReadOpened(move), rng)
-    if other_jobs := [name for name in opened if name != job]:
-        raise MoveRefused(
-            f"The move {move} has opened the job {other_jobs[0]} in this database already.",
-            hint="Two jobs with the same positions would write the same rows twice: use that job.",
-        )
+    opened = yield from _opened(job, move, rng)
     for tries in itertools.count():
         if gate == Gate(False, move) and present == positions:
+            yield from _opened(job, move, rng)  # of two at the same moment, the later one's look shows both
             return
         if opened and gate != Gate(False, move):
             raise MoveRefused(
@@ -124,6 +120,18 @@ def open_job(
             gate, present = state.gate, state.positions
         except StarRocksSinkError as error:
             yield from _again(error, tries, rng)
+
+
+def _opened(job: str, move: str, rng: random.Random) -> Steps[bool]:
+    """Whether the move has opened `job`; raises MoveRefused if it has opened another job."""
+    opened: tuple[str, ...] = yield from ledger.retry_until_answered(ReadOpened(move), rng)
+    if other_jobs := [name for name in opened if name != job]:
+        at_once = f" This command has opened {job}, too: close it with `ledger export`." if job in opened else ""
+        raise MoveRefused(
+            f"The move {move} has opened the job {other_jobs[0]} in this database already.",
+            hint=f"Two jobs with the same positions would write the same rows twice: use that job.{at_once}",
+        )
+    return bool(opened)
 
 
 def _refuse_progress(

@@ -17,6 +17,7 @@ from starrocks_txn_sink.operations import move_job
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE, create_table
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, row_id
+from starrocks_txn_sink.rows.body import load_body
 from starrocks_txn_sink.sink.session import Resumption, open_session
 from tests.support.depth import is_deep
 from tests.support.left_behind import PASSWORD, leave_open, options, write_a_position
@@ -164,6 +165,26 @@ def test_an_import_into_the_closed_job_takes_the_export_back(server: Emulator, t
     assert ids(server) == [1, 2]
     assert command(server, "import", "--file", str(file), job="copy") == 1
     assert "has opened the job shop in this database already" in capsys.readouterr().err
+
+
+def test_of_two_imports_at_the_same_moment_one_says_which_job_to_close(
+    server: Emulator, tmp_path: Path, capsys: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_a_position(server)
+    file = tmp_path / "shop.jsonl"
+    assert command(server, "export", "--file", str(file)) == 0
+
+    def after_another_import(rows: Any, **terms: Any) -> Any:
+        """The first import has looked, and is about to write."""
+        monkeypatch.setattr(move_job, "load_body", load_body)
+        assert command(server, "import", "--file", str(file), job="second") == 0
+        return load_body(rows, **terms)
+
+    monkeypatch.setattr(move_job, "load_body", after_another_import)
+    assert command(server, "import", "--file", str(file), job="first") == 1
+    error = capsys.readouterr().err
+    assert "has opened the job second in this database already" in error
+    assert "This command has opened first, too: close it with `ledger export`." in error
 
 
 # --- rename ---
