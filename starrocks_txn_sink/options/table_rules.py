@@ -191,6 +191,11 @@ class RulesOfTable:
         return str(self.history) if self.only_history else self.table
 
     @property
+    def targets(self) -> tuple[str, ...]:
+        """The tables that get the rows: a table has a history beside it, or in its place."""
+        return tuple(dict.fromkeys(name for name in (self.written, self.history) if name))
+
+    @property
     def marks(self) -> bool:
         """Whether deleted rows stay, with DELETED."""
         return self.deletes == "mark"

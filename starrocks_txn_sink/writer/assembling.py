@@ -39,7 +39,7 @@ from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.coordinator.coordinator import LaneShare
 from starrocks_txn_sink.errors import InputError, SourceTransactionError, TransactionTimedOut, Unordered
 from starrocks_txn_sink.options import TableOptions
-from starrocks_txn_sink.options.table_rules import METADATA, NO_RULES, RuleSet
+from starrocks_txn_sink.options.table_rules import METADATA, NO_RULES, RuleSet, RulesOfTable
 from starrocks_txn_sink.protocol.snapshots import Marks, then
 from starrocks_txn_sink.protocol.source_keys import SourceKey
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS, take_first
@@ -244,8 +244,7 @@ class LaneAssembler:
         for main, schema in new:
             with contextlib.suppress(InputError):  # the rows are judged without it
                 columns_given = [column for column in columns_of(schema) if not column.vague]
-                of_table = rules.of(main)
-                for table in (main, *([of_table.history] if of_table is not None and of_table.history else [])):
+                for table in (rules.of(main) or RulesOfTable(main)).targets:
                     columns = ruled_columns(rules, table, columns_given)
                     yield table, {column.name: column.type for column in columns if column.name not in METADATA}
 

@@ -95,11 +95,11 @@ class TablePlan:
 
     @property
     def written(self) -> dict[str, list[SourceTable]]:
-        """The tables that get rows, with those of the source: a table has a history beside it, or in its place."""
+        """The tables that get rows, with those of the source."""
         tables: dict[str, list[SourceTable]] = {}
         for table, sources in self.sources.items():
             of_table = self.rules.of(table) or RulesOfTable(table)
-            tables |= {name: sources for name in (of_table.written, of_table.history) if name}
+            tables |= dict.fromkeys(of_table.targets, sources)
         return tables
 
     @property

@@ -9,7 +9,7 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 
-from starrocks_txn_sink import DebeziumAssembly
+from starrocks_txn_sink import DebeziumAssembly, TableRules
 from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
 from starrocks_txn_sink.assembler.rules.spill import CarriedState, SpillStorage
 from starrocks_txn_sink.assembler.verified.intake import VerifiedCounters, VerifiedState
@@ -116,6 +116,18 @@ def test_each_schema_is_read_once_for_all_columns_of_a_table(monkeypatch: pytest
         types = {name: opened.types_of("orders", name) for name in ("id", "n", "note", "x")}
         assert types == {"id": ["INT", "BIGINT"], "n": ["INT"], "note": ["STRING"], "x": []}
     assert seen.call_count == 2
+    opened.close()
+
+
+@pytest.mark.parametrize(("only_history", "tables"), [(False, {"orders", "log"}), (True, {"log"})])
+def test_types_are_compared_with_the_tables_that_get_the_rows(only_history: bool, tables: set[str]) -> None:
+    """Beside a history alone there may be an old table with other types."""
+    rules = [TableRules(tables="orders", history="log", only_history=only_history)]
+    assembly = DebeziumAssembly(transactions="none", rules=rules)
+    opened = spec(assembly, rules=assembly.rule_set).open(Attempt(0, 0, False))
+    text = described("orders", {"id": field("int32")}, {"id": 1}).decode()
+    assert list(opened.rows([messages((ORDERS, 0, 1, text))]))
+    assert {table: types["id"] for table, types in opened.new_types()} == dict.fromkeys(tables, "INT")
     opened.close()
 
 
