@@ -188,11 +188,15 @@ def add_missing(
         def plan(columns: Columns) -> Sequence[SchemaChange]:
             return plan_missing(options.database, missing, columns, declared)
 
-        altered: set[str] = set()
+        unfilled = {table: filled for table in missing if (filled := _filled(missing[table]))}
 
         def said(change: SchemaChange) -> None:
             listener(changed(session.job, change))
-            altered.update([] if change.creates else [change.table])
+            filled = unfilled.pop(change.table, "")
+            # A table that is created has no rows yet, and those of a history stay as they were written.
+            if filled and not change.creates and rules.main_of(change.table) == change.table:
+                fields = {"job": session.job, "table": change.table, "columns": filled, "advice": _UNFILLED}
+                listener(Event("columns.unfilled", fields))
 
         columns = port.read() if create is not None else {}
         absent = [table for table in missing if not columns.get(table)]
@@ -200,13 +204,11 @@ def add_missing(
             create(absent, said, deadline)
         carry_out(plan, port, deadline, said)
         session.tables = _known_again(session.tables, connection, options, deadline)
-    for table in sorted(altered):
-        if rules.main_of(table) != table:
-            continue  # the rows of a history stay as they were written
-        filled = sorted(name for name, words in missing.get(table, {}).items() if FILLED in words)
-        if filled:
-            fields = {"job": session.job, "table": table, "columns": ", ".join(filled), "advice": _UNFILLED}
-            listener(Event("columns.unfilled", fields))
+
+
+def _filled(columns: Mapping[str, Sequence[str]]) -> str:
+    """The names of the new columns that the source has filled in rows which it does not send again."""
+    return ", ".join(sorted(name for name, words in columns.items() if FILLED in words))
 
 
 def _known_again(tables: Tables, connection: LeaderConnection, options: SinkOptions, deadline: Deadline) -> Tables:
