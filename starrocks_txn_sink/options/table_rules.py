@@ -237,9 +237,12 @@ class RulesOfTable:
             )
 
     def check_key(self, key: Iterable[str]) -> None:
-        """Raise OptionError if rows of different keys of the table would get the same one, or none."""
+        """Raise OptionError if rows of different keys of the table would get the same one, or none.
+
+        A history names no row by such a key.
+        """
         sources = {target: source for source, target in self.rename.items()}
-        for column in key:
+        for column in () if self.only_history else key:
             source = sources.get(column, column)
             is_lost = source in self.drop or (column == source and column in self.rename)
             if is_lost and column not in self.metadata and column not in self.rename.values():

@@ -182,11 +182,8 @@ def _wanted(
     """The table for its sources, None if they cannot share one."""
     try:
         of_table = rules.of(name) or RulesOfTable(name)
-        keys = tuple(declared.keys)
-        if of_table.only_history:
-            keys = ()
-        elif not keys:
-            keys = key_by_rules(sources[0].keys, of_table, merged=len(sources) > 1)
+        keys = tuple(declared.keys) or key_by_rules(sources[0].keys, of_table, merged=len(sources) > 1)
+        keys = () if of_table.only_history else keys
         of_table.check_key(keys)
         all_columns = [column for source in sources for column in _columns_by_rules(name, source, keys, rules)]
     except OptionError as error:

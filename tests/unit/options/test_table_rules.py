@@ -112,6 +112,9 @@ def test_a_rule_never_takes_a_key_away(settings: dict[str, Any], key: list[str],
     with pytest.raises(OptionError) as refused:
         rules.check_key(key)
     assert message in refused.value.message
+    alone = rules_of([TableRules(tables="t", history="log", only_history=True, **settings)], "t")
+    assert alone is not None
+    alone.check_key(key)  # of a table that is there, and gets no rows
 
 
 def test_a_key_may_be_renamed_hashed_and_a_column_about_the_source() -> None:
