@@ -107,7 +107,7 @@ class TableRules:
             `sha2(concat(salt, value), 256)`), `truncate:N` (the first N characters), `constant:TEXT`, or `null`.
         salt: The salt of `sha256`; never shown.
         metadata: Columns that rows get besides: `_txn_id`, `_commit_time`, `_op`, `_position`, `_seq` (the row's number
-            within its source transaction), `_source_partition`, `_source_table` (Debezium alone).
+            within its source transaction), `_source_partition`, `_source_table` (not of TxnEvents).
         history: A table that gets each change as a row of its own, in the same StarRocks transaction: `{0}` is the
             table's name and `{1}` the first group of `tables`, as in `{0}_log`.
         only_history: Write the history alone, and no table: for a source's table without a key.

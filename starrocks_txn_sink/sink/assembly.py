@@ -261,7 +261,7 @@ class DebeziumAssembly:
             on_truncate=self.on_truncate,
             reader=self.reader,
             placed=alone,
-            source_time=any(COMMIT_TIME in rule.metadata or rule.history for rule in self.rules),
+            source_time=needs_commit_time(self.rules),
         )
         markers = None if alone else DebeziumMarkers(on_malformed=self.on_malformed)
         return with_registry(DebeziumMessages(changes, markers, self.transaction_topic), self.registry)
@@ -298,6 +298,11 @@ def check_dead_letters(on_unknown_table: OnUnknownTable, rules: Sequence[TableRu
             hint='Use on_unknown_table="fail" or "skip".',
             option="on_unknown_table",
         )
+
+
+def needs_commit_time(rules: Sequence[TableRules]) -> bool:
+    """Whether a rule gives rows the time of their commit."""
+    return any(COMMIT_TIME in rule.metadata or rule.history for rule in rules)
 
 
 def check_state_dir(folder: str | None) -> None:

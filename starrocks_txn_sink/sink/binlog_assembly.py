@@ -9,9 +9,9 @@ from typing import Literal, get_args
 from starrocks_txn_sink.assembler.rules.numbered import NumberedPolicy
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options.checks import check_choice
-from starrocks_txn_sink.options.table_rules import COMMIT_TIME, RuleSet, TableRules, check_rules
+from starrocks_txn_sink.options.table_rules import RuleSet, TableRules, check_rules
 from starrocks_txn_sink.public_names import suggests_arguments
-from starrocks_txn_sink.sink.assembly import Transactions, check_dead_letters, check_state_dir
+from starrocks_txn_sink.sink.assembly import Transactions, check_dead_letters, check_state_dir, needs_commit_time
 from starrocks_txn_sink.sources.formats.canal import CanalMessages
 from starrocks_txn_sink.sources.formats.maxwell import MaxwellMessages
 from starrocks_txn_sink.sources.formats.raw_format import OnMalformed, OnTruncate, RawFormat, Reader
@@ -202,8 +202,3 @@ class CanalAssembly:
             reader=self.reader,
             source_time=needs_commit_time(self.rules),
         )
-
-
-def needs_commit_time(rules: Sequence[TableRules]) -> bool:
-    """Whether a rule gives rows the time of their commit."""
-    return any(COMMIT_TIME in rule.metadata or rule.history for rule in rules)

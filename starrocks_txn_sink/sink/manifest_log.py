@@ -131,7 +131,7 @@ class ManifestLog:
             raise OptionError(
                 f"The open source transactions have {size >> 20} MiB, and the checkpoint is on a file system that only "
                 f"the driver reaches: more than {RELAY_LIMIT >> 20} MiB do not go through it. Nothing is lost.",
-                hint="Set state_dir of TransactionAssembly to a folder that Python on driver and executors can write, "
+                hint="Set the state_dir of the assembly to a folder that Python on driver and executors can write, "
                 "and copy the content of the checkpoint's folder starrocks_txn_sink into its new folder "
                 f'{after.query} (docs/guides/deploy.md, "The checkpoint").',
                 option="state_dir",

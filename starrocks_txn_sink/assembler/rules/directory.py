@@ -77,7 +77,7 @@ class FileDirectory:
             raise OptionError(
                 f"The host {platform.node()} does not see the state directory {self.uri} of the driver.",
                 hint="Driver and executors must share the checkpoint: put it on a distributed file system or a shared "
-                "mount, or set state_dir of TransactionAssembly to a folder there.",
+                "mount, or set the state_dir of the assembly to a folder there.",
                 option="state_dir",
             )
         _SHARED.add(place)
@@ -192,7 +192,7 @@ def _connect_fsspec(uri: str, refused: Exception) -> tuple[Any, str]:
             f"The assembling lanes cannot keep their state under {uri.split(':')[0]}: (pyarrow: {_reason(refused)}; "
             f"fsspec: {_reason(missing)}).",
             hint="Python writes this state on driver and executors, and Hadoop's configuration does not reach it. Give "
-            "both the access that pyarrow needs, or set state_dir of TransactionAssembly to a folder that they share "
+            "both the access that pyarrow needs, or set the state_dir of the assembly to a folder that they share "
             '(docs/guides/deploy.md, "The checkpoint").',
             option="state_dir",
         ) from refused

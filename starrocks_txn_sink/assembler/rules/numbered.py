@@ -2,7 +2,7 @@
 
 The rows of a transaction come one after the other in one source partition, numbered from 0, and the last one has the
 commit's mark instead of its number. So the rules know of each row whether a transaction begins with it, and that no row
-in front of it is missing, but one directly in front of the last. `TransactionAssembler` does the rest.
+in front of it is missing, but for those right in front of the last. `TransactionAssembler` does the rest.
 
 A source that starts again sends a transaction from its beginning: what came of it before is given up, as behind any
 BEGIN. A row number that does not follow is an error, because a row is missing or the rows are scattered.

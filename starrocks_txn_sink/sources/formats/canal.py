@@ -42,6 +42,7 @@ from starrocks_txn_sink.sources.formats.row_changes import (
     events_of,
     events_schema,
     keys_of,
+    mask_of,
     refuse,
 )
 from starrocks_txn_sink.sources.formats.tables import TableMapping
@@ -94,8 +95,8 @@ class CanalMessages:
         batch = batch.filter(batch.column(VALUE).is_valid())
         read, valid = read_members(batch.column(VALUE), _MEMBERS)
         batch_read = batch.filter(pa.array(valid))
-        ddl = _mask(pc.equal(_column(read, "isDdl"), "true"))
-        truncates = self._truncates(read, batch_read, ddl & _mask(pc.equal(_column(read, "type"), _TRUNCATE)))
+        ddl = mask_of(pc.equal(_column(read, "isDdl"), "true"))
+        truncates = self._truncates(read, batch_read, ddl & mask_of(pc.equal(_column(read, "type"), _TRUNCATE)))
         changes = _are_changes(read) & ~ddl
         rows, sound = _rows_of(read.filter(pa.array(changes)))
         good = changes.copy()
@@ -118,7 +119,7 @@ class CanalMessages:
         if not truncates.any():
             return {}
         by_rule, target = self.tables.tables_of(collections_of(read.filter(pa.array(truncates))))
-        written = _mask(pc.and_(pc.is_valid(by_rule), pc.is_valid(target)))
+        written = mask_of(pc.and_(pc.is_valid(by_rule), pc.is_valid(target)))
         truncates = truncates.copy()
         truncates[truncates] = written
         if truncates.any() and self.on_truncate == "fail":
@@ -128,11 +129,6 @@ class CanalMessages:
 
 def _column(read: pa.Table, name: str) -> pa.Array:
     return read[name].combine_chunks()
-
-
-def _mask(values: pa.Array) -> Bools:
-    mask: Bools = pc.fill_null(values, False).to_numpy(zero_copy_only=False)
-    return mask
 
 
 def _op(read: pa.Table) -> pa.Array:
@@ -146,14 +142,14 @@ def _are_changes(read: pa.Table) -> Bools:
     rows = pc.and_(
         pc.is_valid(_column(read, "data")), pc.or_(pc.not_equal(op, UPDATE), pc.is_valid(_column(read, "old")))
     )
-    return _mask(pc.and_(pc.and_(pc.is_valid(op), named), rows))
+    return mask_of(pc.and_(pc.and_(pc.is_valid(op), named), rows))
 
 
 def _rows_of(read: pa.Table) -> tuple[ChangedRows, Bools]:
     """The rows of changes, and a mask of the messages that are sound; the rows are those of sound messages."""
     op = _op(read)
     row, counts, sound = objects_of(_column(read, "data").cast(pa.string()))
-    updates = _mask(pc.equal(op, UPDATE))
+    updates = mask_of(pc.equal(op, UPDATE))
     old, old_counts, old_sound = objects_of(_column(read, "old").filter(pa.array(updates)).cast(pa.string()))
     sound[updates] &= old_sound & (old_counts == counts[updates])
     old = old.filter(pa.array(np.repeat(sound[updates], old_counts)))

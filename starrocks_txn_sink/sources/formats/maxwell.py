@@ -42,6 +42,7 @@ from starrocks_txn_sink.sources.formats.row_changes import (
     events_of,
     events_schema,
     keys_of,
+    mask_of,
     refuse,
 )
 from starrocks_txn_sink.sources.formats.tables import TableMapping
@@ -95,14 +96,14 @@ class MaxwellMessages:
         good = valid.copy()
         good[valid] = _are_changes(read, op)
         passed = ~good
-        passed[valid] &= _mask(pc.match_substring_regex(read["type"].combine_chunks(), _PASSED))
+        passed[valid] &= mask_of(pc.match_substring_regex(read["type"].combine_chunks(), _PASSED))
         passed &= valid
         malformed = ~good & ~passed
         if malformed.any() and self.on_malformed == "fail":
             refuse(batch, malformed, *_MALFORMED)
         chosen = pa.array(good[valid])
         read, op, keys, batch = read.filter(chosen), op.filter(chosen), keys[good[valid]], batch.filter(pa.array(good))
-        unknown = _mask(pc.and_(pc.equal(op, UPDATE), read["old"].combine_chunks().is_valid())) & (keys < 0)
+        unknown = mask_of(pc.and_(pc.equal(op, UPDATE), read["old"].combine_chunks().is_valid())) & (keys < 0)
         if unknown.any():
             refuse(batch, unknown, *_NO_KEY)
         if self.whole:
@@ -125,7 +126,7 @@ class MaxwellMessages:
 
     def _refuse_unnumbered(self, batch: pa.RecordBatch, read: pa.Table, op: pa.Array) -> None:
         numbered = pc.or_(read["xoffset"].combine_chunks().is_valid(), pc.equal(op, SNAPSHOT))
-        unnumbered = ~_mask(pc.or_(numbered, _is_commit(read)))
+        unnumbered = ~mask_of(pc.or_(numbered, _is_commit(read)))
         if unnumbered.any():
             refuse(batch, unnumbered, *_NO_NUMBER)
 
@@ -149,17 +150,12 @@ def _is_commit(read: pa.Table) -> pa.Array:
     return pc.fill_null(pc.equal(read["commit"].combine_chunks(), "true"), False)
 
 
-def _mask(values: pa.Array) -> Bools:
-    mask: Bools = pc.fill_null(values, False).to_numpy(zero_copy_only=False)
-    return mask
-
-
 def _are_changes(read: pa.Table, op: pa.Array) -> Bools:
     """A mask of the messages with all that a change has."""
     named = pc.and_(read["database"].combine_chunks().is_valid(), read["table"].combine_chunks().is_valid())
     rows = pc.starts_with(read["data"].combine_chunks(), "{")
     sent = read["reason"].combine_chunks().is_null()
-    return _mask(pc.and_(pc.and_(op.is_valid(), named), pc.and_(rows, sent)))
+    return mask_of(pc.and_(pc.and_(op.is_valid(), named), pc.and_(rows, sent)))
 
 
 def _keys(read: pa.Table, op: pa.Array, keys: pa.Array) -> tuple[Indexes, Names]:

@@ -164,6 +164,12 @@ def collections_of(read: pa.Table) -> pa.Array:
     return pc.binary_join_element_wise(read["database"], read["table"], ".").combine_chunks()
 
 
+def mask_of(values: pa.Array) -> Bools:
+    """Which values are true; a NULL is not."""
+    mask: Bools = pc.fill_null(values, False).to_numpy(zero_copy_only=False)
+    return mask
+
+
 def refuse(batch: pa.RecordBatch, wrong: Bools, message: str, hint: str) -> None:
     """Raise InputError with the place of the first of the messages `wrong`."""
     place = place_text(place_of(batch, int(wrong.argmax()), [name for name in _PLACE if name in batch.schema.names]))

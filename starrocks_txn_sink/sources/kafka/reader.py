@@ -149,15 +149,20 @@ class BalancedKafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._kafka.partitions(self._options.topics, self._options.pattern)
 
     def _starting_offsets(self, partitions: Sequence[KafkaPartition]) -> Offsets:
-        """The offsets of the first start; a partition without a row since the starting time begins at its end.
-
-        Raises InputError unless the starting offsets name just the subscribed partitions.
-        """
+        """The offsets of the first start; a partition without a row since the starting time begins at its end."""
         kafka, options = self._kafka, self._options
         if options.start_time is not None:
             return kafka.offsets_from(partitions, kafka.end_offsets(partitions))(options.start_time)
-        if not options.starts:
-            return kafka.first_offsets(partitions) if options.from_start else kafka.end_offsets(partitions)
+        if options.starts:
+            return self._named_offsets(partitions)
+        return kafka.first_offsets(partitions) if options.from_start else kafka.end_offsets(partitions)
+
+    def _named_offsets(self, partitions: Sequence[KafkaPartition]) -> Offsets:
+        """The offsets that the user names.
+
+        Raises InputError unless they are of just the subscribed partitions, and offsets that these have.
+        """
+        kafka, options = self._kafka, self._options
         different = sorted(options.starts.keys() ^ set(partitions))
         if different:
             topic, number = different[0]
@@ -167,7 +172,17 @@ class BalancedKafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         first, end = kafka.first_offsets(partitions), kafka.end_offsets(partitions)
         ends = {EARLIEST: first, LATEST: end}
-        return {place: ends[at][place] if at in ends else at for place, at in options.starts.items()}
+        offsets = {place: ends[at][place] if at in ends else at for place, at in options.starts.items()}
+        least = first if options.fail_on_data_loss else dict.fromkeys(first, 0)
+        for place, at in sorted(offsets.items()):
+            if not least[place] <= at <= end[place]:
+                topic, number = place
+                raise InputError(
+                    f"startingOffsets has offset {at} for partition {number} of topic {topic}, which has "
+                    f"{first[place]} to {end[place]}.",
+                    hint="Give an offset between them: -2 is the first one, -1 the end.",
+                )
+        return offsets
 
     def _since(self, start: Mapping[str, Any], partitions: Iterable[KafkaPartition]) -> int:
         """The event time of `start`; the first micro-batch has none, and begins just below the oldest row."""

@@ -49,6 +49,14 @@ def written(row: str, time: str | None = None, decimal: str | None = None) -> st
     return str(rows[1][1:])
 
 
+@pytest.mark.parametrize("mode", [None, "connect"])
+def test_a_row_that_is_missing_is_left_to_the_check_of_texts(mode: str | None) -> None:
+    rows = batch(("orders", '{"id":1}'), ("orders", ""))
+    missing = pa.array([",{}", None])
+    index = rows.schema.get_field_index("payload")
+    assert values(mode)(rows.set_column(index, "payload", missing)).column("payload").equals(missing)
+
+
 @pytest.mark.parametrize(
     ("mode", "column", "value", "expected"),
     [

@@ -99,6 +99,22 @@ def test_available_now_reads_what_was_there_and_no_more() -> None:
     assert driver.latestOffset(end, ReadMaxRows(3)) == end
 
 
+def test_the_first_start_is_at_offsets_that_the_partitions_have() -> None:
+    kafka = Lists({("a", 0): [1, 2, 3], ("a", 1): [1, 2]})
+    kafka.gone[("a", 0)] = 1
+    driver, _ = reader(kafka, startingOffsets='{"a": {"0": -2, "1": 1}}')
+    assert driver.initialOffset()["a"] == {"0": 1, "1": 1}
+    for wrong, place in (
+        ('{"0": 2, "1": 3}', "offset 3 for partition 1 of topic a, which has 0 to 2"),
+        ('{"0": 0, "1": -1}', "offset 0 for partition 0 of topic a, which has 1 to 3"),
+    ):
+        driver, _ = reader(kafka, startingOffsets=f'{{"a": {wrong}}}')
+        with pytest.raises(InputError, match=place):
+            driver.initialOffset()
+    driver, _ = reader(kafka, startingOffsets='{"a": {"0": 0, "1": -1}}', failOnDataLoss="false")
+    assert driver.initialOffset()["a"] == {"0": 0, "1": 2}
+
+
 def test_a_new_partition_is_read_from_its_beginning() -> None:
     kafka = Lists({("a", 0): [1, 2]})
     driver, _ = reader(kafka)
