@@ -19,7 +19,6 @@ from pyspark.sql import Column, DataFrame, functions as F, types as T
 from starrocks_txn_sink.assembler.rules.by_rules import RowRules
 from starrocks_txn_sink.assembler.rules.incremental import expire
 from starrocks_txn_sink.assembler.rules.model import Counters, Policy
-from starrocks_txn_sink.assembler.rules.numbered import NumberedPolicy
 from starrocks_txn_sink.assembler.rules.spill import CarriedState, Manifest
 from starrocks_txn_sink.assembler.verified.rules import VerifiedPolicy
 from starrocks_txn_sink.clock import Clock, SystemClock
@@ -176,8 +175,8 @@ class EventsWriter:
             return False
         names_before = {*before.partitions, *(task.ownership.positions if task.ownership is not None else ())}
         topics = {topic for topic, _ in query_partitions(frame, task.checkpoint)}
-        if not topics and isinstance(self.assembly.policy, NumberedPolicy):  # hidden, and its user names no column
-            return "topic" in frame.columns and not any(map(str.isdecimal, names_before))
+        if not topics and "topic" in frame.columns:  # nobody knows how many there are, or will be
+            return not any(map(str.isdecimal, names_before))
         return needs_topic_names(topics, names_before)
 
     def _lanes(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from pyspark.errors import StreamingQueryException
 
 from starrocks_txn_sink import StarRocksSink, TransactionAssembly, TxnEventLines
 from tests.support.assembling_shop import IN_JSON, AssemblingShop, script
+from tests.support.debezium_shop import DebeziumShop
 from tests.support.log_records import records_of
 
 pytestmark = pytest.mark.spark
@@ -30,6 +32,22 @@ def test_open_transactions_are_carried_over_batches_and_a_restart(assembling: As
     assert assembling.notes() == [
         ("p-0", 2), ("p-0", 3), ("p-0", 6), ("p-0", 7), ("p-0", 8), ("p-1", 2), ("p-1", 5), ("p-1", 6)
     ]  # fmt: skip
+
+
+def test_topics_that_the_query_does_not_show_stay_apart(debezium: DebeziumShop) -> None:
+    """Their partitions have the same numbers, and the second topic's offsets are below those of the first."""
+    debezium.assembly = lambda reader: TransactionAssembly(lines=TxnEventLines(reader=reader))
+    for number, (topic, first) in enumerate((("a", 1000), ("b", 0)), 1):
+        row = json.dumps({"part": "shop", "position": number, "seq": 1, "note": "x"})
+        events = [{"type": "BEGIN"}, {"type": "DATA", "table": "items", "row": row}, {"type": "END"}]
+        texts = [json.dumps({**event, "txn_id": str(number)}) for event in events]
+        debezium._files += 1
+        debezium.put_file(
+            [{"topic": topic, "partition": 0, "offset": at, "value": text} for at, text in enumerate(texts, first)]
+        )
+    debezium.go()
+    assert debezium.rows() == [(1, 1), (2, 1)]
+    assert debezium.positions() == {"a-0": 1002, "b-0": 2}
 
 
 # --- checkpoints ---

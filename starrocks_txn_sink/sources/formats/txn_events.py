@@ -50,7 +50,7 @@ class TxnEventLines:
     Args:
         value: The column with the JSON of a TxnEvent (string or binary).
         source_partition: The column with the source partition, by default Kafka's partition, behind the topic's name if
-            a query reads several topics; None takes the field from the JSON.
+            a query reads several topics or does not show them; None takes the field from the JSON.
         position: The column with the position, by default Kafka's offset; None takes the field from the JSON.
         on_malformed: `fail` the query at a value that is no TxnEvent, or `drop` the value and count it.
         reader: `spark` reads the frame; with `librdkafka` the lanes themselves read the offsets that Spark's Kafka
