@@ -54,6 +54,7 @@ def test_a_huge_transaction_of_debezium_is_not_kept_in_memory() -> None:
 
 
 @pytest.mark.deep
+@pytest.mark.timeout(300)  # a gigabyte takes 15 s on quiet cores, and more than a minute beside other tests
 @pytest.mark.parametrize(
     ("arguments", "growth"),
     [(("--megabytes", "1000"), 700), (("--megabytes", "100", "--transactions", "100000", "--open"), 500)],
