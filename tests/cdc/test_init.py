@@ -81,7 +81,7 @@ def test_a_postgresql_with_two_schemas(postgres: Postgres, tmp_path: Path) -> No
         assert absent not in text
     assert "# DECIDE: public.logs has no key. As a key name unique columns:" in text
     assert "# DECIDE: public.codes has no key. As a key unique and NOT NULL are kind, code:" in text
-    assert '# [target.tables."codes"]\n# keys = ["kind", "code"]\n' in text
+    assert '# [target.tables."public_codes"]\n# keys = ["kind", "code"]\n' in text
     assert "#   PostgreSQL refuses its updates and deletes in a publication" in text
     assert 'brokers = "broker:9092"  # CHANGE' in text
     assert "DECIDE: nothing shows whether the connector has provide.transaction.metadata" in text
