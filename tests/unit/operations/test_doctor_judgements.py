@@ -144,7 +144,10 @@ def test_every_feature_says_whether_this_spark_has_it(monkeypatch: pytest.Monkey
     ]
     assert [finding.what for finding in complete_findings] == [
         f"{feature.name}: needs Spark {least}. {feature.instead}"
-        for feature, least in ((spark_version.BALANCED_READING, "4.2"),)
+        for feature, least in (
+            (spark_version.STREAMS_OF_DATA_SOURCE, "4.1"),
+            (spark_version.BALANCED_READING, "4.2"),
+        )
     ]
     with pytest.raises(SparkTooOld, match=r'readStream.*needs Spark 4\.2; this is .*readStream\.format\("kafka"\)\.'):
         spark_version.require(spark_version.BALANCED_READING)
