@@ -26,15 +26,8 @@ from pyspark.sql import DataFrame
 
 from benchmarks.measure import Variant, report, say, take_turns
 from benchmarks.null_server import NullServer
-from benchmarks.spark import session
-from starrocks_txn_sink import (
-    DebeziumAssembly,
-    SinkOptions,
-    StarRocksSink,
-    TransactionAssembly,
-    TxnEventLines,
-    assemble_debezium,
-)
+from benchmarks.spark import session, write_all
+from starrocks_txn_sink import DebeziumAssembly, TransactionAssembly, TxnEventLines, assemble_debezium
 from starrocks_txn_sink.sources import kafka_options, parse_debezium, parse_debezium_transactions
 from tests.kafka.broker import Broker
 from tests.kafka.jars import SPARK, NoMaven, archives
@@ -97,12 +90,7 @@ def main() -> None:
             def run(
                 frame: DataFrame, assemble: TransactionAssembly | DebeziumAssembly | None, lanes: int | None
             ) -> None:
-                options = SinkOptions(
-                    load_url=server.load_url, database="shop", delivery="at-least-once", job="benchmark", lanes=lanes
-                )
-                writer = frame.writeStream.foreachBatch(StarRocksSink(options, assemble=assemble))
-                writer = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
-                writer.start().awaitTermination()
+                write_all(frame, server.load_url, assemble, checkpoint, lanes)
 
             def clean() -> None:
                 shutil.rmtree(checkpoint, ignore_errors=True)

@@ -25,8 +25,8 @@ from confluent_kafka import Producer
 from benchmarks.debezium import MARKERS, PARTITIONS, ROWS, TABLES, messages
 from benchmarks.measure import Variant, report, say, take_turns
 from benchmarks.null_server import NullServer
-from benchmarks.spark import session
-from starrocks_txn_sink import DebeziumAssembly, SinkOptions, StarRocksSink
+from benchmarks.spark import session, write_all
+from starrocks_txn_sink import DebeziumAssembly
 from starrocks_txn_sink.sources import kafka_options
 from tests.kafka.broker import Broker
 from tests.kafka.jars import SPARK, NoMaven, archives
@@ -105,13 +105,8 @@ def main() -> None:
                 assembly = DebeziumAssembly(
                     transactions="whole" if whole else "none", registry=Schemas() if form == "avro" else None
                 )
-                options = SinkOptions(
-                    load_url=server.load_url, database="shop", delivery="at-least-once", job="benchmark"
-                )
                 frame = spark.readStream.format("kafka").options(**topics).load()
-                writer = frame.writeStream.foreachBatch(StarRocksSink(options, assemble=assembly))
-                writer = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
-                writer.start().awaitTermination()
+                write_all(frame, server.load_url, assembly, checkpoint)
 
             def clean() -> None:
                 shutil.rmtree(checkpoint, ignore_errors=True)

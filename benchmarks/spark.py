@@ -7,10 +7,12 @@ import os
 import shutil
 import sys
 import tempfile
+from pathlib import Path
+from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
-from starrocks_txn_sink import recommended_conf
+from starrocks_txn_sink import SinkOptions, StarRocksSink, recommended_conf
 
 
 def session(**conf: str) -> SparkSession:
@@ -36,3 +38,11 @@ def session(**conf: str) -> SparkSession:
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+def write_all(frame: DataFrame, load_url: str, assemble: Any, checkpoint: Path, lanes: int | None = None) -> None:
+    """Write all that the frame's topics have now, at least once, into a server that needs no ledger."""
+    options = SinkOptions(load_url=load_url, database="shop", delivery="at-least-once", job="benchmark", lanes=lanes)
+    writer = frame.writeStream.foreachBatch(StarRocksSink(options, assemble=assemble))
+    writer = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+    writer.start().awaitTermination()

@@ -17,7 +17,7 @@ from typing import IO, Any
 
 import requests
 
-from starrocks_emulator.server import RunningEmulator
+from starrocks_emulator.server import RunningServer
 from starrocks_emulator.settings import EmulatorError, Settings
 
 _START_SECONDS = 60.0
@@ -29,7 +29,7 @@ class EmulatorProcessFailed(EmulatorError):
     """The emulator's process did not come up, or did not end; its own messages are part of this one."""
 
 
-class EmulatorProcess(RunningEmulator):
+class EmulatorProcess(RunningServer):
     """Start, stop, kill and restart one emulator. It ends with this process, because its standard input ends then.
 
     After the first start the ports stay the same. A context manager: entering starts, leaving stops.

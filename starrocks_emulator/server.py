@@ -37,7 +37,7 @@ Part = TypeVar("Part")
 _LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
-class RunningEmulator(ABC):
+class RunningServer(ABC):
     """What starts and stops; as a context manager it starts at the entry and stops at the exit."""
 
     @abstractmethod
@@ -56,7 +56,7 @@ class RunningEmulator(ABC):
         self.stop()
 
 
-class Emulator(RunningEmulator):
+class Emulator(RunningServer):
     """An emulator of StarRocks on loopback, not StarRocks.
 
     `start` binds every port (0 asks for a free one) and `stop` leaves no thread, socket or file lock behind. Committed

@@ -123,9 +123,50 @@ class TransactionAssembly:
 Transactions = Literal["whole", "none"]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageAssembly:
+    """What the rules for messages of changes have in common: `DebeziumAssembly` and those of other formats."""
+
+    tables: TableRule = LAST_PART
+    dead_letter_table: str | None = None
+    on_unknown_table: OnUnknownTable = "fail"
+    on_malformed: OnMalformed = "fail"
+    reader: Reader = "librdkafka"
+    rules: Sequence[TableRules] = ()
+    state_dir: str | None = None
+
+    def check_shared(self) -> None:
+        """Raise OptionError for a value that cannot work."""
+        check_choice("on_malformed", self.on_malformed, get_args(OnMalformed))
+        check_choice("reader", self.reader, get_args(Reader))
+        check_rules(self.rules)
+        if self.on_unknown_table == "dead_letter" and any(rule.mask or rule.drop for rule in self.rules):
+            raise OptionError(
+                'With on_unknown_table="dead_letter" rows of unknown tables become dead letters as they are: no rule '
+                "is for them.",
+                hint='Use on_unknown_table="fail" or "skip".',
+                option="on_unknown_table",
+            )
+        check_state_dir(self.state_dir)
+
+    @property
+    def reads_kafka(self) -> bool:
+        """Whether the lanes read Kafka themselves, without Spark."""
+        return self.reader == "librdkafka"
+
+    @property
+    def rule_set(self) -> RuleSet:
+        return RuleSet(tuple(self.rules), self.dead_letter_table)
+
+    @property
+    def needs_commit_time(self) -> bool:
+        """Whether a rule gives rows the time of their commit."""
+        return any(COMMIT_TIME in rule.metadata or rule.history for rule in self.rules)
+
+
 @suggests_arguments
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DebeziumAssembly:
+class DebeziumAssembly(MessageAssembly):
     """Rules by which the lanes of a sink take Debezium's messages: as whole source transactions, or change by change.
 
     The frame is Spark's Kafka source, as it is. It subscribes to the topics of all captured tables and to the
@@ -185,22 +226,15 @@ class DebeziumAssembly:
     """
 
     transactions: Transactions = "whole"
-    tables: TableRule = LAST_PART
     open_timeout: float | timedelta | str | None = None
     on_open_timeout: OnIncomplete = "quarantine"
-    dead_letter_table: str | None = None
-    on_unknown_table: OnUnknownTable = "fail"
     deleted_row: DeletedRow = "before"
     unavailable_value: str | None = "__debezium_unavailable_value"
-    on_malformed: OnMalformed = "fail"
     on_truncate: OnTruncate = "fail"
     transaction_topic: str = "transaction"
     time_precision_mode: TimeMode | None = None
     decimal_handling_mode: DecimalMode | None = None
     registry: Schemas | None = None
-    reader: Reader = "librdkafka"
-    rules: Sequence[TableRules] = ()
-    state_dir: str | None = None
 
     def __post_init__(self) -> None:
         check_choice("transactions", self.transactions, get_args(Transactions))
@@ -211,27 +245,14 @@ class DebeziumAssembly:
                 option="open_timeout",
             )
         check_choice("deleted_row", self.deleted_row, get_args(DeletedRow))
-        check_rules(self.rules)
-        check_dead_letters(self.on_unknown_table, self.rules)
-        check_choice("on_malformed", self.on_malformed, get_args(OnMalformed))
         check_choice("on_truncate", self.on_truncate, get_args(OnTruncate))
-        check_choice("reader", self.reader, get_args(Reader))
+        self.check_shared()
         _ = self.policy, self.lines, self.modes
-        check_state_dir(self.state_dir)
 
     @property
     def modes(self) -> ConnectorModes:
         """The modes of the connector, as far as they are declared."""
         return ConnectorModes.declared(self.time_precision_mode, self.decimal_handling_mode, self.registry)
-
-    @property
-    def reads_kafka(self) -> bool:
-        """Whether the lane reads Kafka itself, without Spark."""
-        return self.reader == "librdkafka"
-
-    @property
-    def rule_set(self) -> RuleSet:
-        return RuleSet(tuple(self.rules), self.dead_letter_table)
 
     @property
     def policy(self) -> VerifiedPolicy | None:
@@ -261,7 +282,7 @@ class DebeziumAssembly:
             on_truncate=self.on_truncate,
             reader=self.reader,
             placed=alone,
-            source_time=needs_commit_time(self.rules),
+            source_time=self.needs_commit_time,
         )
         markers = None if alone else DebeziumMarkers(on_malformed=self.on_malformed)
         return with_registry(DebeziumMessages(changes, markers, self.transaction_topic), self.registry)
@@ -287,22 +308,6 @@ class Assembly(Protocol):
 
     @property
     def state_dir(self) -> str | None: ...
-
-
-def check_dead_letters(on_unknown_table: OnUnknownTable, rules: Sequence[TableRules]) -> None:
-    """Raise OptionError for dead letters of unknown tables, which no rule would mask."""
-    if on_unknown_table == "dead_letter" and any(rule.mask or rule.drop for rule in rules):
-        raise OptionError(
-            'With on_unknown_table="dead_letter" rows of unknown tables become dead letters as they are: no rule is '
-            "for them.",
-            hint='Use on_unknown_table="fail" or "skip".',
-            option="on_unknown_table",
-        )
-
-
-def needs_commit_time(rules: Sequence[TableRules]) -> bool:
-    """Whether a rule gives rows the time of their commit."""
-    return any(COMMIT_TIME in rule.metadata or rule.history for rule in rules)
 
 
 def check_state_dir(folder: str | None) -> None:

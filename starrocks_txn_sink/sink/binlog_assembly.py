@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from starrocks_txn_sink.assembler.rules.numbered import NumberedPolicy
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options.checks import check_choice
-from starrocks_txn_sink.options.table_rules import RuleSet, TableRules, check_rules
 from starrocks_txn_sink.public_names import suggests_arguments
-from starrocks_txn_sink.sink.assembly import Transactions, check_dead_letters, check_state_dir, needs_commit_time
+from starrocks_txn_sink.sink.assembly import MessageAssembly, Transactions
 from starrocks_txn_sink.sources.formats.canal import CanalMessages
 from starrocks_txn_sink.sources.formats.maxwell import MaxwellMessages
-from starrocks_txn_sink.sources.formats.raw_format import OnMalformed, OnTruncate, RawFormat, Reader
-from starrocks_txn_sink.sources.formats.tables import LAST_PART, OnUnknownTable, TableMapping, TableRule
+from starrocks_txn_sink.sources.formats.raw_format import OnTruncate, RawFormat
+from starrocks_txn_sink.sources.formats.tables import TableMapping
 
 MissingBegin = Literal["fail", "drop"]
 
 
 @suggests_arguments
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MaxwellAssembly:
+class MaxwellAssembly(MessageAssembly):
     """Rules by which the lanes of a sink take Maxwell's messages: as whole source transactions, or change by change.
 
     The frame is Spark's Kafka source, as it is. `whole` source transactions need all rows of a transaction in one
@@ -63,14 +61,7 @@ class MaxwellAssembly:
     """
 
     transactions: Transactions = "whole"
-    tables: TableRule = LAST_PART
     missing_begin: MissingBegin = "fail"
-    dead_letter_table: str | None = None
-    on_unknown_table: OnUnknownTable = "fail"
-    on_malformed: OnMalformed = "fail"
-    reader: Reader = "librdkafka"
-    rules: Sequence[TableRules] = ()
-    state_dir: str | None = None
 
     def __post_init__(self) -> None:
         check_choice("transactions", self.transactions, get_args(Transactions))
@@ -81,21 +72,8 @@ class MaxwellAssembly:
                 hint="Leave it out.",
                 option="missing_begin",
             )
-        check_choice("on_malformed", self.on_malformed, get_args(OnMalformed))
-        check_choice("reader", self.reader, get_args(Reader))
-        check_rules(self.rules)
-        check_dead_letters(self.on_unknown_table, self.rules)
-        check_state_dir(self.state_dir)
+        self.check_shared()
         _ = self.lines
-
-    @property
-    def reads_kafka(self) -> bool:
-        """Whether the lanes read Kafka themselves, without Spark."""
-        return self.reader == "librdkafka"
-
-    @property
-    def rule_set(self) -> RuleSet:
-        return RuleSet(tuple(self.rules), self.dead_letter_table)
 
     @property
     def policy(self) -> NumberedPolicy | None:
@@ -115,13 +93,13 @@ class MaxwellAssembly:
             whole=self.transactions == "whole",
             on_malformed=self.on_malformed,
             reader=self.reader,
-            source_time=needs_commit_time(self.rules),
+            source_time=self.needs_commit_time,
         )
 
 
 @suggests_arguments
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CanalAssembly:
+class CanalAssembly(MessageAssembly):
     """Rules by which the lanes of a sink take Canal's flat messages: each by itself.
 
     The frame is Spark's Kafka source, as it is. Flat messages do not say where a transaction ends, so none can be
@@ -155,32 +133,12 @@ class CanalAssembly:
         query = topic.writeStream.foreachBatch(sink).option("checkpointLocation", "/data/checkpoint").start()
     """
 
-    tables: TableRule = LAST_PART
-    dead_letter_table: str | None = None
-    on_unknown_table: OnUnknownTable = "fail"
-    on_malformed: OnMalformed = "fail"
     on_truncate: OnTruncate = "fail"
-    reader: Reader = "librdkafka"
-    rules: Sequence[TableRules] = ()
-    state_dir: str | None = None
 
     def __post_init__(self) -> None:
-        check_choice("on_malformed", self.on_malformed, get_args(OnMalformed))
         check_choice("on_truncate", self.on_truncate, get_args(OnTruncate))
-        check_choice("reader", self.reader, get_args(Reader))
-        check_rules(self.rules)
-        check_dead_letters(self.on_unknown_table, self.rules)
-        check_state_dir(self.state_dir)
+        self.check_shared()
         _ = self.lines
-
-    @property
-    def reads_kafka(self) -> bool:
-        """Whether the lanes read Kafka themselves, without Spark."""
-        return self.reader == "librdkafka"
-
-    @property
-    def rule_set(self) -> RuleSet:
-        return RuleSet(tuple(self.rules), self.dead_letter_table)
 
     @property
     def policy(self) -> None:
@@ -200,5 +158,5 @@ class CanalAssembly:
             on_malformed=self.on_malformed,
             on_truncate=self.on_truncate,
             reader=self.reader,
-            source_time=needs_commit_time(self.rules),
+            source_time=self.needs_commit_time,
         )

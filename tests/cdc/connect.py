@@ -7,15 +7,15 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from starrocks_emulator.server import RunningServer
 from tests.kafka.jars import classpath
-from tests.support.server_block import ServerBlock
 
 POMS = Path(__file__).parent / "maven"
 CONNECT, CONNECT_MARIADB = POMS / "connect.xml", POMS / "connect-mariadb.xml"
 PREFIX = "shop"
 
 
-class Connect(ServerBlock):
+class Connect(RunningServer):
     """A context manager; `kill` and `start` again go on from the offsets in the folder.
 
     `connector` are the settings of the one connector that runs, `for_postgres` for instance, or of several.

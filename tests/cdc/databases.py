@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.cdc.connect import CONNECT, CONNECT_MARIADB, PREFIX, Connect, for_postgres
 from tests.cdc.mariadb import MariaDB, NoMariaDB
 from tests.cdc.postgres import NoPostgres, Postgres
 from tests.kafka.broker import Broker
+from tests.kafka.jars import SPARK, NoMaven, archives, fetched
 from tests.support.waiting import wait_until
 
-NoDatabase = (NoPostgres, NoMariaDB)
 POMS = {"postgres": CONNECT, "mariadb": CONNECT_MARIADB}
 _WITH_SCHEMAS = {
     f"{part}.converter{name}": value
@@ -100,3 +102,12 @@ def database(kind: str, home: Path) -> Iterator[Database]:
         with MariaDB(home / "mariadb") as mariadb:
             mariadb.sql("CREATE DATABASE shop")
             yield Database(kind, mariadb, "shop")
+
+
+def set_up(kind: str, home: Path, stack: ExitStack) -> tuple[str, Database]:
+    """Spark's archives for Kafka, and an empty database, until the stack ends; skips a test that cannot have them."""
+    try:
+        fetched(POMS[kind])
+        return archives(SPARK), stack.enter_context(database(kind, home))
+    except (NoMaven, NoPostgres, NoMariaDB) as missing:
+        pytest.skip(str(missing))

@@ -13,8 +13,8 @@ from typing import Any
 
 import pymysql
 
+from starrocks_emulator.server import RunningServer
 from tests.support.query_port import connect
-from tests.support.server_block import ServerBlock
 
 _UP_SECONDS = 120.0
 _SETTINGS = ("server-id=1", "log-bin=binlog", "binlog-format=ROW", "skip-name-resolve", "skip-slave-start")
@@ -24,7 +24,7 @@ class NoMariaDB(Exception):
     """MariaDB is not installed, or did not come up."""
 
 
-class MariaDB(ServerBlock):
+class MariaDB(RunningServer):
     """A context manager; `sql` runs statements as `root`, without a password."""
 
     def __init__(self, folder: Path) -> None:

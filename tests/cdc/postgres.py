@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from tests.support.server_block import ServerBlock
+from starrocks_emulator.server import RunningServer
 
 _UP_SECONDS = "120"
 
@@ -23,7 +23,7 @@ class PostgresFailed(Exception):
     """A program of PostgreSQL's failed, with what it said."""
 
 
-class Postgres(ServerBlock):
+class Postgres(RunningServer):
     """A context manager; `sql` runs statements as the superuser `postgres`, without a password.
 
     Its folder is none of pytest's: root's PostgreSQL runs as another user, and each session of pytest takes the rights

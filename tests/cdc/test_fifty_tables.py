@@ -14,10 +14,9 @@ import pytest
 
 from starrocks_txn_sink import cli
 from tests.cdc.changing_tables import plain
-from tests.cdc.databases import POMS, NoDatabase, database
+from tests.cdc.databases import set_up
 from tests.cdc.sync_process import SyncProcess
 from tests.kafka.broker import Broker
-from tests.kafka.jars import SPARK, NoMaven, archives, fetched
 from tests.support.quick_start import USER, Warehouse
 from tests.support.waiting import wait_until
 
@@ -30,11 +29,7 @@ SECONDS = 120.0
 @pytest.mark.parametrize("kind", ["postgres", "mariadb"])
 def test_fifty_tables_from_a_file_to_equal_contents(kind: str, tmp_path: Path) -> None:
     with ExitStack() as stack:
-        try:
-            fetched(POMS[kind])
-            jars, db = archives(SPARK), stack.enter_context(database(kind, tmp_path))
-        except (NoMaven, *NoDatabase) as missing:
-            pytest.skip(str(missing))
+        jars, db = set_up(kind, tmp_path, stack)
         for number, table in enumerate(TABLES):
             db.run(f"CREATE TABLE {table} (id INT PRIMARY KEY, price DECIMAL(10,2), name VARCHAR(40), born DATE)")
             rows = ", ".join(f"({id_}, {id_}.5, 'é{number}', '2024-02-29')" for id_ in range(40))

@@ -20,10 +20,9 @@ import pytest
 from starrocks_txn_sink.operations.sync.command import newest, planned
 from starrocks_txn_sink.operations.sync.settings import read_sync
 from tests.cdc.changing_tables import CHANGES, HIDDEN, SECRET, Source, plain
-from tests.cdc.databases import POMS, NoDatabase, database
+from tests.cdc.databases import set_up
 from tests.cdc.sync_process import SyncProcess
 from tests.kafka.broker import Broker
-from tests.kafka.jars import SPARK, NoMaven, archives, fetched
 from tests.support.quick_start import PASSWORD, USER, Warehouse
 from tests.support.waiting import wait_until
 
@@ -245,11 +244,7 @@ def test_starrocks_follows_a_source_whose_tables_change(
     monkeypatch.setenv("STARROCKS_PASSWORD", PASSWORD)
     monkeypatch.setenv("MASK_SALT", SALT)
     with ExitStack() as stack:
-        try:
-            fetched(POMS[kind])
-            jars, db = archives(SPARK), stack.enter_context(database(kind, tmp_path))
-        except (NoMaven, *NoDatabase) as missing:
-            pytest.skip(str(missing))
+        jars, db = set_up(kind, tmp_path, stack)
         broker = stack.enter_context(Broker(tmp_path / "broker"))
         source = Source(db)
         connect = stack.enter_context(db.captured(broker, tmp_path))

@@ -9,10 +9,9 @@ from pathlib import Path
 import pymysql
 import pytest
 
-from tests.cdc.databases import POMS, Database, NoDatabase, database
+from tests.cdc.databases import Database, set_up
 from tests.cdc.sync_process import SyncProcess
 from tests.kafka.broker import Broker
-from tests.kafka.jars import SPARK, NoMaven, archives, fetched
 from tests.support.quick_start import PASSWORD, USER, Warehouse
 from tests.support.waiting import wait_until
 
@@ -96,11 +95,7 @@ def test_rows_under_another_key_stop_the_query_before_they_are_written(
 ) -> None:
     monkeypatch.setenv("STARROCKS_PASSWORD", PASSWORD)
     with ExitStack() as stack:
-        try:
-            fetched(POMS[kind])
-            jars, db = archives(SPARK), stack.enter_context(database(kind, tmp_path))
-        except (NoMaven, *NoDatabase) as missing:
-            pytest.skip(str(missing))
+        jars, db = set_up(kind, tmp_path, stack)
         broker = stack.enter_context(Broker(tmp_path / "broker"))
         for table in TABLES:
             key = "id, code" if table == "reordered" else "id"

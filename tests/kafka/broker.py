@@ -14,8 +14,8 @@ from confluent_kafka import OFFSET_END, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
+from starrocks_emulator.server import RunningServer
 from tests.kafka.jars import BROKER, classpath
-from tests.support.server_block import ServerBlock
 
 _UP_SECONDS = 240.0
 _DOWN_SECONDS = 60.0
@@ -27,7 +27,7 @@ class BrokerFailed(Exception):
     """The broker did not come up, or did not answer."""
 
 
-class Broker(ServerBlock):
+class Broker(RunningServer):
     """`start`, `stop` (clean), `kill` (-9), and start again on the same ports and data; a context manager."""
 
     def __init__(self, folder: Path, *, heap: str = "384m", options: Mapping[str, str] | None = None) -> None:

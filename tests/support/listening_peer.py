@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Generic, Protocol, TypeVar
 
-from tests.support.server_block import ServerBlock
+from starrocks_emulator.server import RunningServer
 
 
 class Connection(Protocol):
@@ -22,7 +22,7 @@ class Connection(Protocol):
 T = TypeVar("T", bound=Connection)
 
 
-class ListeningPeer(ServerBlock, Generic[T]):
+class ListeningPeer(RunningServer, Generic[T]):
     """Listens on a free port; a subclass says what a connection is, and how it is served."""
 
     def __init__(self) -> None:

@@ -3,49 +3,35 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
-from starrocks_txn_sink import CanalAssembly, TableRules, compiled
+from starrocks_txn_sink import CanalAssembly, TableRules
 from starrocks_txn_sink.assembler.rules.by_rules import RowRules
 from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
 from starrocks_txn_sink.errors import InputError, Unordered
 from starrocks_txn_sink.sources.formats.canal import CanalMessages
 from starrocks_txn_sink.sources.formats.json_arrays import objects_of
-from starrocks_txn_sink.sources.formats.raw_format import ParsedMessages
-from starrocks_txn_sink.sources.formats.tables import LAST_PART, TableMapping
+from starrocks_txn_sink.sources.formats.tables import TableMapping
 from starrocks_txn_sink.writer.assembling import AssemblySpec
 from starrocks_txn_sink.writer.messages import CarryOver
 from starrocks_txn_sink.writer.worker import Attempt
 from tests.support.canal_feed import Message, Rows, batch, flat
+from tests.support.change_events import parse, rows_of
 from tests.support.memory_directory import MemoryDirectory
 
 ONE: Rows = [{"id": "1", "note": 'a"},{"'}]
 TWO: Rows = [{"id": "1", "note": None}, {"id": "2", "note": "\\"}]
 
 
-@pytest.fixture(params=["compiled", "pure"], autouse=True)
-def loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test runs twice."""
-    if request.param == "pure":
-        monkeypatch.setenv(compiled.PURE, "1")
-    elif not compiled.is_available():
-        pytest.skip("there is no compiled loop")
+pytestmark = pytest.mark.usefixtures("loop")
 
-
-def parsed(messages: pa.RecordBatch, **settings: Any) -> ParsedMessages:
-    return CanalMessages(**{"tables": TableMapping(LAST_PART), **settings}).parse(messages)
-
-
-def rows(messages: pa.RecordBatch, **settings: Any) -> list[tuple[int, int, str | None, str, Any]]:
-    """Position, number in the message, table, op and row of each event."""
-    events = parsed(messages, **settings).events.to_pylist()
-    return [
-        (event["position"], event["seq"], event["table"], event["op"], json.loads(event["row"])) for event in events
-    ]
+parsed = partial(parse, CanalMessages)
+rows = partial(rows_of, CanalMessages)
 
 
 def test_each_row_of_a_message_is_an_event_at_its_offset() -> None:

@@ -53,14 +53,7 @@ def sha(text: str) -> str:
     return hashlib.sha256((SALT + text).encode()).hexdigest()
 
 
-@pytest.fixture(params=["compiled", "pure"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    if request.param == "pure":
-        monkeypatch.setenv(compiled.PURE, "1")
-    return str(request.param)
-
-
-@pytest.mark.usefixtures("way")
+@pytest.mark.usefixtures("loop")
 @pytest.mark.parametrize(
     ("row", "expected"),
     [
@@ -89,14 +82,14 @@ def test_a_row_follows_its_rules(row: str, expected: str) -> None:
     assert applied(*[row] * 40, "{}")[:40] == [expected] * 40
 
 
-@pytest.mark.usefixtures("way")
+@pytest.mark.usefixtures("loop")
 def test_escapes_count_as_characters() -> None:
     for row in ('{"name":"\\u00e9\\n\\ud83d\\ude00x"}', '{"name":"\\"\\\\\\/x"}'):
         (text,) = applied(row)
         assert json.loads(text or "") == {"name": json.loads(row)["name"][:3]}
 
 
-@pytest.mark.usefixtures("way")
+@pytest.mark.usefixtures("loop")
 def test_columns_that_kept_their_values_follow_the_rules_for_names() -> None:
     plain = f'{{"x":1,"{UNCHANGED}":["name","y"]}}'
     assert applied(plain) == [plain]
@@ -106,7 +99,7 @@ def test_columns_that_kept_their_values_follow_the_rules_for_names() -> None:
     assert applied(f'{{"x":1,"{UNCHANGED}":["secret"]}}') == ['{"x":1}']
 
 
-@pytest.mark.usefixtures("way")
+@pytest.mark.usefixtures("loop")
 @pytest.mark.parametrize("row", ["[1]", "x", "", '{"mail":"x@y"', '{"mail":"x@y"} {}', '{"mail":x@y}'])
 def test_a_row_that_is_no_object_stops_with_its_place_and_without_a_value(row: str) -> None:
     with pytest.raises(InputError) as stopped:
@@ -116,7 +109,7 @@ def test_a_row_that_is_no_object_stops_with_its_place_and_without_a_value(row: s
     assert "x@y" not in str(stopped.value)
 
 
-@pytest.mark.usefixtures("way")
+@pytest.mark.usefixtures("loop")
 def test_a_column_with_the_new_name_of_another_one_stops() -> None:
     with pytest.raises(
         InputError, match="A row of table t has the column b, and a rule gives another column this name"

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
-from starrocks_txn_sink import MaxwellAssembly, compiled
+from starrocks_txn_sink import MaxwellAssembly
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.sources.formats.maxwell import MaxwellMessages
-from starrocks_txn_sink.sources.formats.raw_format import ParsedMessages
-from starrocks_txn_sink.sources.formats.tables import LAST_PART, TableMapping
+from starrocks_txn_sink.sources.formats.tables import TableMapping
+from tests.support.change_events import parse, rows_of
 from tests.support.maxwell_feed import Message, batch, row, transaction
 
 INSERTED = {"id": 1, "m": 4.2341, "c": "2016-10-21 05:33:37.523000", "comment": "I am a creature of light."}
@@ -34,25 +35,10 @@ DDL: list[Message] = [
 ]
 
 
-@pytest.fixture(params=["compiled", "pure"], autouse=True)
-def loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test runs twice."""
-    if request.param == "pure":
-        monkeypatch.setenv(compiled.PURE, "1")
-    elif not compiled.is_available():
-        pytest.skip("there is no compiled loop")
+pytestmark = pytest.mark.usefixtures("loop")
 
-
-def parsed(messages: pa.RecordBatch, **settings: Any) -> ParsedMessages:
-    return MaxwellMessages(**{"tables": TableMapping(LAST_PART), **settings}).parse(messages)
-
-
-def rows(messages: pa.RecordBatch, **settings: Any) -> list[tuple[int, int, str | None, str, Any]]:
-    """Position, number in the message, table, op and row of each event."""
-    events = parsed(messages, **settings).events.to_pylist()
-    return [
-        (event["position"], event["seq"], event["table"], event["op"], json.loads(event["row"])) for event in events
-    ]
+parsed = partial(parse, MaxwellMessages)
+rows = partial(rows_of, MaxwellMessages)
 
 
 def test_a_row_of_each_kind_with_the_columns_of_its_transaction() -> None:
