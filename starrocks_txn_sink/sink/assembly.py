@@ -182,23 +182,27 @@ class DebeziumAssembly(MessageAssembly):
     partition is the topic with its partition, and the position is the offset.
 
     Args:
-        transactions: `whole` source transactions, by Debezium's transaction metadata; or `none`: each change by itself,
-            also where a message has such metadata. The transaction topic is then left out.
         tables: The StarRocks table of each source table (`schema.table` in PostgreSQL, `database.table` in MySQL): a
             mapping, in which an empty name leaves a table out, or a regular expression with one group. By default the
             table has the last part of the name.
-        open_timeout: The longest wait for the counts of a transaction to match, from its first event on, in processing
-            time: seconds, a timedelta or text like `10 min`. None sets no limit, and later commits wait too. The sink
-            checks it when a micro-batch runs; Spark runs none while no message comes.
-        on_open_timeout: `quarantine` a transaction after this time, or `fail` the query.
         dead_letter_table: The table for the rows of quarantined transactions, and of unknown tables under
             `on_unknown_table="dead_letter"`.
         on_unknown_table: `fail` the query at rows of a table outside the rule, `skip` them, or send them to
             `dead_letter_table` (`dead_letter`). They count for their transaction in all cases.
+        on_malformed: `fail` the query at a malformed message, or `drop` the message and count it.
+        reader: `librdkafka`: the lane itself reads the offsets that Spark's Kafka source has planned; or `spark` reads
+            the frame (docs/guides/assembling.md, "Lanes that read Kafka").
+        rules: What becomes of columns, by table (`TableRules`).
+        state_dir: The folder in which incomplete transactions wait, as in TransactionAssembly.
+        transactions: `whole` source transactions, by Debezium's transaction metadata; or `none`: each change by itself,
+            also where a message has such metadata. The transaction topic is then left out.
+        open_timeout: The longest wait for the counts of a transaction to match, from its first event on, in processing
+            time: seconds, a timedelta or text like `10 min`. None sets no limit, and later commits wait too. The sink
+            checks it when a micro-batch runs; Spark runs none while no message comes.
+        on_open_timeout: `quarantine` a transaction after this time, or `fail` the query.
         deleted_row: The row of a delete: Debezium's `before`, or the message's `key`.
         unavailable_value: The connector's placeholder for values that did not change. The columns keep their values in
             tables whose key the sink knows; None writes the placeholder as a value.
-        on_malformed: `fail` the query at a malformed message, or `drop` the message and count it.
         on_truncate: `fail` the query where the source has emptied a table with TRUNCATE, or `ignore` this: the table
             keeps its rows, and the log names the table.
         transaction_topic: The last part of the transaction topic's name.
@@ -208,10 +212,6 @@ class DebeziumAssembly(MessageAssembly):
         decimal_handling_mode: The connector's `decimal.handling.mode`, likewise: `precise` converts decimals of a
             variable scale, and refuses other bytes in columns of numbers.
         registry: The schema registry (SchemaRegistry) whose schemas values and keys have; None for JSON without it.
-        reader: `librdkafka`: the lane itself reads the offsets that Spark's Kafka source has planned; or `spark` reads
-            the frame (docs/guides/assembling.md, "Lanes that read Kafka").
-        rules: What becomes of columns, by table (`TableRules`).
-        state_dir: The folder in which incomplete transactions wait, as in TransactionAssembly.
 
     Raises:
         OptionError: A value cannot work.

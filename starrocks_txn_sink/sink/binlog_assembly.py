@@ -35,10 +35,8 @@ class MaxwellAssembly(MessageAssembly):
     Messages that Maxwell sends again after a crash are written again.
 
     Args:
-        transactions: `whole` source transactions, or `none`: each change by itself.
         tables: The StarRocks table of each source table (`database.table`): a mapping, in which an empty name leaves a
             table out, or a regular expression with one group. By default the table has the last part of the name.
-        missing_begin: `fail` the query at a transaction whose first rows were never read, or `drop` it.
         dead_letter_table: The table for the rows of unknown tables under `on_unknown_table="dead_letter"`.
         on_unknown_table: `fail` the query at rows of a table outside the rule, `skip` them, or send them to
             `dead_letter_table` (`dead_letter`).
@@ -47,6 +45,8 @@ class MaxwellAssembly(MessageAssembly):
             reads the frame (docs/guides/assembling.md, "Lanes that read Kafka").
         rules: What becomes of columns, by table (`TableRules`).
         state_dir: The folder in which open transactions wait, as in TransactionAssembly.
+        transactions: `whole` source transactions, or `none`: each change by itself.
+        missing_begin: `fail` the query at a transaction whose first rows were never read, or `drop` it.
 
     Raises:
         OptionError: A value cannot work.
@@ -115,12 +115,12 @@ class CanalAssembly(MessageAssembly):
         on_unknown_table: `fail` the query at rows of a table outside the rule, `skip` them, or send them to
             `dead_letter_table` (`dead_letter`).
         on_malformed: `fail` the query at a malformed message, or `drop` the message and count it.
-        on_truncate: `fail` the query where the source has emptied a table with TRUNCATE, or `ignore` this: the table
-            keeps its rows, and the log names the table.
         reader: `librdkafka`: the lanes themselves read the offsets that Spark's Kafka source has planned; or `spark`
             reads the frame (docs/guides/assembling.md, "Lanes that read Kafka").
         rules: What becomes of columns, by table (`TableRules`).
         state_dir: The folder of the query's state, as in TransactionAssembly.
+        on_truncate: `fail` the query where the source has emptied a table with TRUNCATE, or `ignore` this: the table
+            keeps its rows, and the log names the table.
 
     Raises:
         OptionError: A value cannot work.
