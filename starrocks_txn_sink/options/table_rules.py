@@ -141,11 +141,15 @@ class TableRules:
         groups = groups_of(self.tables, option="tables")
         check_choice("deletes", self.deletes, get_args(Deletes))
         check_template(self.history or "", groups, option="history")
-        if self.only_history and (not self.history or self.deletes == "mark"):
+        if self.only_history and not self.history:
             raise OptionError(
-                'only_history has no history, or deletes="mark", which needs the table.',
-                hint="Give history = '{0}_log', and leave deletes out: a history has all deletes.",
-                option="only_history",
+                "only_history needs a history.", hint="Give its name: history = '{0}_log'.", option="only_history"
+            )
+        if self.only_history and self.deletes == "mark":
+            raise OptionError(
+                'deletes="mark" needs a table, and with only_history there is none.',
+                hint="Leave deletes out: a history has all deletes.",
+                option="deletes",
             )
         for name in ("drop", "metadata"):
             columns = getattr(self, name)

@@ -207,7 +207,7 @@ class _File:
             message = "Canal's messages do not say where a source transaction ends"
             raise self._error(("source", "transactions"), message, 'Write transactions = "none".')
         argument_names = [name for name in inspect.signature(kind).parameters if name not in _NOT_IN_ASSEMBLY]
-        self._check_names(("assembly",), values, argument_names, "argument")
+        self._check_names(("assembly",), values, argument_names, f'argument for format "{source["format"]}":')
         self._check_types(("assembly",), values, kind)
         own = {name: source[name] for name in _OF_SOURCE[source["format"]]}
         if "registry" in values:

@@ -354,8 +354,14 @@ def test_another_format_has_the_arguments_of_its_class_and_creates_no_tables(
             SOURCE + OF_MAXWELL + "[tables]\ncreate = true\n",
             "line 6: No table can be created of messages of the format",
         ),
-        (SOURCE + OF_MAXWELL + '[assembly]\ndeleted_row = "key"\n', "line 6: There is no argument deleted_row"),
-        (SOURCE + OF_MAXWELL + '[assembly.registry]\nurl = "http://r"\n', "There is no argument registry"),
+        (
+            SOURCE + OF_MAXWELL + '[assembly]\ndeleted_row = "key"\n',
+            'line 6: There is no argument for format "maxwell": deleted_row in',
+        ),
+        (
+            SOURCE + OF_MAXWELL + '[assembly.registry]\nurl = "http://r"\n',
+            'There is no argument for format "maxwell": registry in',
+        ),
         (SOURCE + 'format = "maxwel"\n', "Did you mean maxwell"),
     ],
 )

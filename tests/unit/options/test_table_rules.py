@@ -29,8 +29,8 @@ from starrocks_txn_sink.options.table_rules import Mask, MaskKind, RuleSet, rule
         ({"tables": "t", "deletes": "keep"}, "deletes is 'keep'"),
         ({"tables": "t", "history": "{1}_log"}, "The template {1}_log has {1}, and its expression 0 groups"),
         ({"tables": "t", "deletes": "mark", "rename": {"a": "_deleted"}}, "the name _deleted"),
-        ({"tables": "t", "only_history": True}, "only_history has no history"),
-        ({"tables": "t", "only_history": True, "history": "l", "deletes": "mark"}, 'or deletes="mark", which needs'),
+        ({"tables": "t", "only_history": True}, "only_history needs a history"),
+        ({"tables": "t", "only_history": True, "history": "l", "deletes": "mark"}, 'deletes="mark" needs a table'),
         ({"tables": "t", "masks": {}}, "TableRules has no argument 'masks'"),
     ],
 )
