@@ -133,7 +133,7 @@ NAMES = ("public.big_one", "public.orders", "public.secret", "audit.log", "audit
         (SOURCE + TARGET + '[target.tables.t]\nkey = ["id"]\n' + QUERY, "line 9: .* Did you mean keys"),
         (SMALLEST + '[assembly]\nopen_timout = "1 min"\n', "line 11: .*open_timout.* Did you mean open_timeout"),
         (SOURCE + 'transactions = "nine"\n' + TARGET + QUERY, "line 4: transactions is 'nine'.* Did you mean none"),
-        (SMALLEST + '[assembly]\ntables = "x"\n', "line 11: .*no argument tables"),
+        (SMALLEST + '[assembly]\ntables = "x"\n', "line 11: .*no argument for format .*tables"),
         (SMALLEST + "[[routes]]\nfrom = 'a'\nto = 'b'\n[[routes]]\nfrom = 'c'\n", "line 13: routes lacks to"),
         (SMALLEST + "[[routes]]\nfrom = 'a'\nto = 'b'\n[[routes]]\nfrom = 'c'\nto = 5\n", "line 15: to is 5"),
         (
