@@ -264,7 +264,7 @@ def _goes(source: T.DataType) -> tuple[str, ...]:
     return f"`{source.simpleString()}`", targets, "; ".join(checks) or "-"
 
 
-# --- docs/guides/debezium.md ---
+# --- docs/reference/debezium-types.md ---
 
 _CONNECT, _TIME, _DATA = "org.apache.kafka.connect.data.", "io.debezium.time.", "io.debezium.data."
 
@@ -429,7 +429,7 @@ PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "docs/operations/runbook.md": {"codes": errors.index},
     **errors.PAGES,
     "docs/guides/types.md": {"types": types},
-    "docs/guides/debezium.md": {"source-types": source_types},
+    "docs/reference/debezium-types.md": {"source-types": source_types},
     "docs/reference/sync.md": {"sync-settings": sync_settings},
 }
 """The generated parts of each page."""
