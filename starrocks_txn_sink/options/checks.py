@@ -75,6 +75,8 @@ def _keys(label: str, table_options: TableOptions) -> tuple[str, ...]:
 
 
 def _types(label: str, table_options: TableOptions) -> dict[str, str]:
+    if not isinstance(table_options.types, Mapping):
+        raise refusal(f"{label}.types", table_options.types, "a type by the column's name")
     for column, kind in table_options.types.items():
         if not isinstance(kind, str) or not _TYPE.fullmatch(kind):
             raise refusal(f"{label}.types[{str(column)[:80]!r}]", kind, "a type, as in DECIMAL(12,2)")
@@ -92,7 +94,7 @@ def shuffle(name: str, value: Any) -> bool | str:
 def check_choice(name: str, value: object, allowed: Sequence[str]) -> None:
     """OptionError unless `value` is one of `allowed`."""
     if value not in allowed:
-        raise OptionError(f"{name} is {value!r}.", hint=f"Use one of: {', '.join(allowed)}.")
+        raise OptionError(f"{name} is {value!r}.", hint=f"Use one of: {', '.join(allowed)}.", option=name)
 
 
 # --- several options ---

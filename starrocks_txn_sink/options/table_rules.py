@@ -168,7 +168,8 @@ class TableRules:
                 f"{twice[0]} is dropped, and also renamed or masked.", hint="Keep one of them.", option="drop"
             )
         _ = self.masks
-        RulesOfTable(self.tables, rename=self.rename, metadata=tuple(self.metadata), deletes=self.deletes).check_names()
+        metadata = tuple(dict.fromkeys(self.metadata))
+        RulesOfTable(self.tables, rename=self.rename, metadata=metadata, deletes=self.deletes).check_names()
 
     @property
     def masks(self) -> dict[str, Mask]:
@@ -410,6 +411,8 @@ NO_RULES: Final = RuleSet()
 
 
 _GROUP: Final = re.compile(r"\{(\d+)\}")
+_OTHER_GROUP: Final = re.compile(r"\{[^}]*\}?|\}|[$\\]\w+")
+"""What groups look like elsewhere: `$1`, `\\1`, `{name}`. No table is named so."""
 
 
 def fill_template(template: str, match: re.Match[str]) -> str:
@@ -419,6 +422,10 @@ def fill_template(template: str, match: re.Match[str]) -> str:
 
 def check_template(template: str, groups: int, **context: str) -> None:
     """Raise OptionError for a group that the template's expression lacks."""
+    other = _OTHER_GROUP.search(_GROUP.sub("", template))
+    if other:
+        hint = "Write {1} for the expression's first group, and {0} for the whole name."
+        raise OptionError(f"The template {template} has {other[0]}.", hint=hint, **context)
     beyond = [number for number in _GROUP.findall(template) if int(number) > groups]
     if beyond:
         raise OptionError(

@@ -30,6 +30,8 @@ _PLACEHOLDERS = {
     "DATETIME": '"1970-01-01 00:00:00"',
 }
 _KNOWN = frozenset((*_NUMBERED, "DATE", "DATETIME", *_TEXTS, "JSON", "BITMAP", "HLL", *_NESTED))
+TYPE_NAMES = sorted({*_KNOWN, *_SAME})
+"""The names of types that the sink writes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from starrocks_txn_sink.clock import parse_duration
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.operations.sync.settings import LEFT_OUT, Sync, read_sync
 from starrocks_txn_sink.options import command_line
@@ -130,7 +131,8 @@ def start(sync: Sync) -> int:
     sink.layout_of, sink.strict_keys = sync.layout_of, sync.create
     query = messages.writeStream.foreachBatch(sink).option("checkpointLocation", sync.checkpoint)
     if sync.trigger is not None:
-        query = query.trigger(processingTime=sync.trigger)
+        seconds = parse_duration(sync.trigger) or 0.0
+        query = query.trigger(processingTime=f"{round(seconds * 1000)} milliseconds")
     if sync.until_end:
         query = query.trigger(availableNow=True)
     return run_forever(query.start)

@@ -26,7 +26,7 @@ class Setting:
 
 _KINDS: Final[Mapping[type, str]] = {
     str: "text",
-    int: "whole number",
+    int: "whole number above 0",
     bool: "true or false",
     list: "list of texts",
     dict: "table",

@@ -8,15 +8,19 @@ import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from starrocks_txn_sink.clock import parse_duration
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.http.registry import SchemaRegistry
+from starrocks_txn_sink.operations.sync.lines import line_of
 from starrocks_txn_sink.operations.sync.sections import SECTIONS, SOURCE, Setting
-from starrocks_txn_sink.options import SinkOptions, TableOptions
+from starrocks_txn_sink.options import SinkOptions, TableOptions, checks
 from starrocks_txn_sink.options.declarations import declarations
-from starrocks_txn_sink.options.table_rules import TableRules
+from starrocks_txn_sink.options.table_rules import TableRules, groups_of
+from starrocks_txn_sink.rows.target import TYPE_NAMES, parse_type
 from starrocks_txn_sink.sink.assembly import DebeziumAssembly
 from starrocks_txn_sink.sink.binlog_assembly import CanalAssembly, MaxwellAssembly
 from starrocks_txn_sink.sink.schema.plan import TableLayout
@@ -30,12 +34,18 @@ _TYPES: Final[Mapping[str, tuple[str, tuple[type, ...]]]] = {
     "float": ("number", (int, float)),
 }
 """What values of an argument are, by its annotation."""
-_HEADER: Final = re.compile(r"\s*\[{1,2}\s*([^\[\]#]+?)\s*\]{1,2}\s*(?:#.*)?")
 _T = TypeVar("_T")
 
 
 _OTHER_SECTIONS: Final = ("target", "assembly", "spark")
 _NOT_IN_TARGET: Final = {"password": "Use password_file or password_environment."}
+_OWN_OPTIONS: Final = {
+    "kafka.bootstrap.servers": "brokers",
+    **dict.fromkeys(("subscribe", "subscribepattern", "assign"), "topics"),
+    "startingoffsets": "starting_offsets",
+    "maxoffsetspertrigger": "max_offsets",
+}
+"""The settings for options of Spark's Kafka source, by their names in lower case."""
 _NOT_IN_ASSEMBLY: Final = ("tables", "transactions", "transaction_topic", "rules")
 _DEBEZIUM, _CANAL = "debezium", "canal"
 SyncAssembly = DebeziumAssembly | MaxwellAssembly | CanalAssembly
@@ -137,10 +147,13 @@ class _File:
         )
         layouts = {
             len(left_out) + number: TableLayout(
-                route["buckets"], {name: str(value) for name, value in (route["properties"] or {}).items()}
+                route["buckets"], self._texts(("routes", "properties"), route["properties"] or {}, number)
             )
             for number, route in enumerate(route_values)
         }
+        if query["trigger"] is not None and parse_duration(query["trigger"]) is None:
+            hint = "Write it like 500ms, 30s, 2min or 1h."
+            raise self._error(("query", "trigger"), f"trigger is {query['trigger']!r}, which is no duration", hint)
         if query["trigger"] and query["until_end"]:
             message = "trigger and until_end exclude each other"
             raise self._error(("query", "until_end"), message, "Leave one of them out.")
@@ -153,10 +166,15 @@ class _File:
             query["checkpoint"],
             query["trigger"],
             query["until_end"],
-            {name: str(value) for name, value in self._table("spark").items()},
+            self._texts(("spark",), self._table("spark")),
         )
 
     def _kafka(self, source: Mapping[str, Any]) -> dict[str, str]:
+        groups_of(source["topics"], option="topics")
+        for name in source["options"] or {}:
+            if (own := _OWN_OPTIONS.get(name.lower())) is not None:
+                message = f"{name} has a setting of its own"
+                raise self._error(("source", "options", name), message, f"Write {own} = … in [source].")
         return kafka_options(
             source["brokers"],
             subscribePattern=source["topics"],
@@ -175,7 +193,10 @@ class _File:
         lacking = [name for name in ("load_url", "query_url", "database") if name not in values]
         if lacking:
             raise self._error(("target",), f"target lacks {lacking[0]}", f'Add {lacking[0]} = "…" to [target].')
-        tables = {name: self._table_options(name, value) for name, value in values.get("tables", {}).items()}
+        tables_given = values.get("tables", {})
+        if not isinstance(tables_given, dict):
+            raise self._error(("target", "tables"), "tables is no table", "Write [target.tables.NAME].")
+        tables = {name: self._table_options(name, value) for name, value in tables_given.items()}
         return SinkOptions(**{"schema_changes": "apply", **values, "tables": tables})
 
     def _table_options(self, name: str, values: Any) -> TableOptions:
@@ -185,6 +206,12 @@ class _File:
         self._check_names(place, values, ("keys", "types", "properties"), "option of a table")
         if not isinstance(values.get("keys", []), list | str):
             raise self._error((*place, "keys"), "keys is no list", 'Write keys = ["…"].')
+        for option, value in values.items():
+            self._checked_at((*place, option), partial(_check_table_option, name, {option: value}))
+        for column, kind in values.get("types", {}).items():
+            near = difflib.get_close_matches(re.split(r"\W", kind)[0].upper(), TYPE_NAMES, n=1)
+            if parse_type(kind).name == "OTHER" and near:
+                raise self._error((*place, "types", column), f"{kind} is no type", f"Did you mean {near[0]}?")
         return TableOptions(**values)
 
     def _list(self, section: str) -> list[Any]:
@@ -223,12 +250,13 @@ class _File:
 
     def _registry(self, values: Any) -> SchemaRegistry:
         place = ("assembly", "registry")
-        if not isinstance(values, dict) or "url" not in values:
-            raise self._error(place, "registry has no url", 'Write [assembly.registry] with url = "http://HOST:PORT".')
         argument_names = [
             name for name in inspect.signature(SchemaRegistry).parameters if name not in ("password", "token")
         ]
-        self._check_names(place, values, argument_names, "argument")
+        if isinstance(values, dict):
+            self._check_names(place, values, argument_names, "argument")
+        if not isinstance(values, dict) or "url" not in values:
+            raise self._error(place, "registry has no url", 'Write [assembly.registry] with url = "http://HOST:PORT".')
         self._check_types(place, values, SchemaRegistry)
         try:
             return SchemaRegistry(**values)
@@ -246,8 +274,8 @@ class _File:
     def _left_out(self, tables: Mapping[str, Any]) -> list[tuple[str, str]]:
         """Rules that leave tables out: what is excluded, and what no `include` names."""
         for name in ("include", "exclude"):
-            routes = tuple((pattern, LEFT_OUT) for pattern in tables[name] or ())
-            self._checked("tables", lambda given=routes: check_routes(given))  # type: ignore[misc]
+            for pattern in tables[name] or ():
+                self._checked("tables", lambda given=pattern, option=name: groups_of(given, option=option))  # type: ignore[misc]
         rules = [(pattern, LEFT_OUT) for pattern in tables["exclude"] or ()]
         if tables["include"]:
             rules.append((rf"(?!(?:{'|'.join(tables['include'])})\Z).*", LEFT_OUT))
@@ -273,10 +301,19 @@ class _File:
         if fits and setting.kind is int:
             fits = value > 0
         if not fits:
-            raise self._error(place, f"{place[-1]} is {value!r}", f"Give a {setting.kind_name}.", number)
+            raise self._error(place, f"{place[-1]} is {value!r}", f"Allowed: {setting.kind_name}.", number)
         if setting.choices and value not in setting.choices:
             hint = _nearest(str(value), setting.choices) or f"Use {' or '.join(setting.choices)}."
             raise self._error(place, f"{place[-1]} is {value!r}", hint, number)
+
+    def _texts(self, place: tuple[str, ...], values: Mapping[str, Any], number: int = 0) -> dict[str, str]:
+        """Settings of others, which read texts."""
+        for name, value in values.items():
+            if not isinstance(value, str | int | float):
+                raise self._error(
+                    (*place, name), f"{name} is {value!r}", "Give a text, a number, true or false.", number
+                )
+        return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}
 
     def _table(self, section: str) -> dict[str, Any]:
         values = self.document.get(section, {})
@@ -304,9 +341,20 @@ class _File:
             nested = () if section != "source" or option in SOURCE else ("options",)
             raise self._error((section, *nested, option), error.message.rstrip("."), error.advice, number) from None
 
+    def _checked_at(self, place: tuple[str, ...], make: Callable[[], object]) -> None:
+        """Call `make`; its OptionError gets the file and the line of a place."""
+        try:
+            make()
+        except OptionError as error:
+            raise self._error(place, error.message.rstrip("."), error.advice) from None
+
     def _error(self, place: tuple[str, ...], message: str, hint: str, number: int = 0) -> OptionError:
-        line = _line_of(self.text, place, number)
+        line = line_of(self.text, place, number)
         return OptionError(f"{self.path}, line {line}: {message}.", hint=hint, file=self.path, line=line)
+
+
+def _check_table_option(table: str, values: Mapping[str, Any]) -> None:
+    checks.tables("tables", {table: TableOptions(**values)})
 
 
 def _table_rules(values: Mapping[str, Any]) -> TableRules:
@@ -336,25 +384,3 @@ def _salt(variable: str | None, file: str | None) -> str:
 def _nearest(name: str, names: Collection[str]) -> str:
     near = difflib.get_close_matches(name, names, n=1)
     return f"Did you mean {near[0]}?" if near else ""
-
-
-def _line_of(text: str, place: tuple[str, ...], number: int = 0) -> int:
-    """The line of a name in a section, else of the section's header, else the first one.
-
-    `place` are the section's names and the name itself; of several sections with one header `number` says which.
-    """
-    header, *_ = place or ("",)
-    line_found, number_seen, at = 1, -1, ""
-    for line, content in enumerate(text.splitlines(), 1):
-        opened = _HEADER.fullmatch(content)
-        if opened:
-            at = opened[1]
-            number_seen += at == header
-            if at == header and number_seen == number:
-                line_found = line
-            if at == ".".join(place) and (len(place) > 1 or number_seen == number):
-                return line
-        within = at == ".".join(place[:-1]) and (len(place) == 1 or at != header or number_seen == number)
-        if within and re.match(rf"""\s*["']?{re.escape(place[-1])}["']?\s*[=.]""", content, re.IGNORECASE):
-            return line
-    return line_found

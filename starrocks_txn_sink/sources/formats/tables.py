@@ -93,4 +93,4 @@ def route_of(routes: TableRoutes, collection: str) -> tuple[int, str] | None:
 def check_routes(routes: TableRoutes) -> None:
     """Raise OptionError for an expression that is none, and for a template with a group that its expression lacks."""
     for pattern, template in routes:
-        check_template(template, groups_of(pattern))
+        check_template(template, groups_of(pattern, option="from"), option="to")

@@ -10,6 +10,7 @@ from confluent_kafka.admin import AdminClient
 
 from starrocks_txn_sink.clock import Clock, Deadline
 from starrocks_txn_sink.errors import DeadlineExceeded, InputError
+from starrocks_txn_sink.options.table_rules import groups_of
 from starrocks_txn_sink.sources.balanced.plan import KafkaPartition, Offsets, PartitionEnds, Times, newest_readable
 from starrocks_txn_sink.telemetry import Event, EventLogger, Listener
 
@@ -69,6 +70,7 @@ class KafkaAdmin:
         """All partitions of `topics`, or of the topics whose whole name matches `pattern`; InputError for none."""
         topics_seen = self._retry("list topics", lambda: self._admin.list_topics(timeout=self._seconds).topics)
         if pattern is not None:
+            groups_of(pattern)  # refuses what is no regular expression
             topics = [name for name in topics_seen if re.fullmatch(pattern, name)]
         topic_list = sorted(topics)
         missing = [topic for topic in topic_list if topic not in topics_seen or not topics_seen[topic].partitions]
