@@ -1,4 +1,4 @@
-"""docs/inside/conformance.md: every rule of the wire contract that the contract suite checks, and where it holds.
+"""docs/inside/conformance.md: the rules of the wire contract that the contract suite checks, and where they hold.
 
     python -m integration.conformance --emulator emulator.xml [--real real.xml] [--rehearsals report.json …]
 
@@ -35,13 +35,14 @@ from tests.support.recorded_cases import named_scenes, scenes
 ROOT = Path(__file__).parents[1]
 SUITE = ROOT / "tests" / "contract"
 PAGE = ROOT / "docs" / "inside" / "conformance.md"
+CONTRACT = ROOT / "docs" / "reference" / "wire-contract.md"
 NOT_RUN = "not run"
 USUAL = ("passes", "as expected")
 _SECTIONS = re.compile(r"wire contract (\d+(?:\.\d+)*(?:, \d+(?:\.\d+)*)*)", re.IGNORECASE)
 
 _HEAD = """# Conformance
 
-Which rules of [the wire contract](../reference/wire-contract.md) were seen to hold, and where: those that the sink
+How many rules of [the wire contract](../reference/wire-contract.md) were seen to hold, and where: those that the sink
 relies on, and those of the emulator's other clients (11, single mode).
 **No row has been loaded into a real StarRocks yet.**
 
@@ -50,16 +51,15 @@ relies on, and those of the emulator's other clients (11, single mode).
 - *frontend*: a real one of StarRocks 4.1.1 (B), whose answers are recorded (`tests/contract/recordings`). Its backends
   were doubles, which count rows and keep none: it says nothing of bodies, formats, what is filtered and shown, nor of
   what only C does.
-- *real*: StarRocks in a container (`make integration`, where a Docker engine is), or a user's cluster by
+- *real*: StarRocks in a container (`make integration`), or a user's cluster by
   [a rehearsal's report](../operations/rehearsal.md).
 
-Made by `make conformance`; a test keeps the lists up to date, `make docs` the recorded answers and who gave them.
+Made by `make conformance`; `make docs` renews the numbers.
 
 ## Recorded answers
 
-What the frontend was asked, and what it answered. *same*: the emulator gives the same answer, with ids, labels and
-times as variables; *another*: it gives another one, for a reason below the table. *judged*: the sink makes of
-the answer what the contract says.
+*same*: the emulator gives the frontend's answer, with ids, labels and times as variables; *another*: it does not, for a
+reason below the table. *judged*: the sink makes of the answer what the contract says.
 
 {recordings}
 
@@ -72,14 +72,14 @@ expected, *real* not run, but for
 
 ## Contract suite
 
-Tests of `tests/contract`, in its order, with sections of the contract. Where nothing else is said: *emulator* passes,
-*real* not run.
+Tests of `tests/contract`, by the chapter of the contract that they name first; their docstrings name the sections.
+Where nothing else is said: *emulator* passes, *real* not run.
 
+{suite}
 """
-RECORDED = "Answered by the frontend too"
-EMULATOR_ONLY = "Asked of the emulator only"
 _ENTRY = re.compile(r"^- ([^(:]+?)(?: \(.*)?$")
 _ANSWERS = re.compile(r"(?s)(?<=says\.\n\n)\| recording .*?(?=\n\n## Rehearsal)")
+_CHAPTER = re.compile(r"^## (\d+) (.+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,31 +225,45 @@ def page(
     rehearsals: Iterable[Mapping[str, Any]] = (),
 ) -> str:
     """The page's text."""
-    lines = []
-    for rule in rules():
-        key = (rule.module, rule.name)
-        lines.append((rule, _line(rule.text, rule.sections, emulator.get(key, NOT_RUN), real.get(key, NOT_RUN))))
-    head = _HEAD.replace("{recordings}", recordings_table()).replace("{rehearsal}", rehearsal_table(rehearsals))
-    return head + _by_frontend(lines)
+    lines = [
+        _line(
+            rule.text, rule.sections, *(results.get((rule.module, rule.name), NOT_RUN) for results in (emulator, real))
+        )
+        for rule in rules()
+    ]
+    parts = {
+        "recordings": recordings_table(),
+        "rehearsal": rehearsal_table(rehearsals),
+        "suite": suite_table(line for line in lines if ": " in line),
+    }
+    return re.sub(r"\{(\w+)\}", lambda match: parts[match[1]], _HEAD)
 
 
-def _by_frontend(lines: Iterable[tuple[Rule, str]]) -> str:
-    """The entries of the suite: those that a real frontend has answered, and the others."""
-    parts: dict[bool, list[str]] = {True: [], False: []}
-    for rule, line in lines:
-        parts[rule.recorded].append(line)
-    return "\n".join(
-        f"### {RECORDED if recorded else EMULATOR_ONLY}: {len(part)} rules\n\n" + "\n".join(part) + "\n"
-        for recorded, part in parts.items()
-    )
+def suite_table(exceptions: Iterable[str]) -> str:
+    """Numbers of rules by chapter, and of those that a real frontend has answered; then the lines of what differs."""
+    titles = dict(_CHAPTER.findall(CONTRACT.read_text(encoding="utf-8")))
+    numbers = Counter(_chapter(rule) for rule in rules())
+    recorded = Counter(_chapter(rule) for rule in rules() if rule.recorded)
+    rows = [
+        f"| {chapter} {titles[chapter]} | {numbers[chapter]} | {recorded[chapter]} |"
+        for chapter in sorted(numbers, key=int)
+    ]
+    head = ["| chapter | rules | answered by the frontend too |", "|---|---|---|"]
+    lines = "\n".join([*head, *rows, f"| all | {numbers.total()} | {recorded.total()} |"])
+    return "\n\n".join(filter(None, (lines, "\n".join(exceptions))))
+
+
+def _chapter(rule: Rule) -> str:
+    return rule.sections[0].partition(".")[0]
 
 
 def with_recordings(text: str) -> str:
-    """The page with numbers and parts as the recordings are now; the runs of other servers stay."""
+    """The page with the numbers of the recordings and the suite as they are now; the runs of other servers stay."""
     text = _ANSWERS.sub(lambda _: recordings_table(), text)
-    head, _, suite = text.partition(f"### {RECORDED}")
-    lines = {_ENTRY.sub(r"\1", line): line for line in suite.splitlines() if line.startswith("- ")}
-    return head + _by_frontend((rule, lines[rule.text]) for rule in rules() if rule.text in lines)
+    head, mark, suite = text.partition("\n| chapter ")
+    names = {rule.text for rule in rules()}
+    listed = (line for line in suite.splitlines() if (match := _ENTRY.match(line)) and match[1] in names)
+    return f"{head}\n{suite_table(listed)}\n" if mark else text
 
 
 def main() -> None:
