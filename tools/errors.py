@@ -64,11 +64,11 @@ def head(code: str) -> str:
 
 
 def index() -> str:
-    """Every code with a link to its page; a row has the anchor that a copy of the runbook is asked for."""
-    return "".join(
-        f'- <a id="error-{code}"></a>[`{code}`](errors/{code}.md): {_summary(code)} *{_what_then(code)[0]}*\n'
-        for code in CODES
-    )
+    """Every code with a link to its page, by what follows by itself; each has the anchor that a copy of the page has."""
+    lists: dict[str, list[str]] = {}
+    for code in CODES:
+        lists.setdefault(_what_then(code)[0], []).append(f'<a id="error-{code}"></a>[`{code}`](errors/{code}.md)')
+    return "".join(f"- *{what_then}*: {', '.join(codes)}\n" for what_then, codes in lists.items())
 
 
 PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {path(code): {"error": partial(head, code)} for code in CODES}

@@ -89,12 +89,12 @@ def buckets() -> str:
 
 
 def alerts() -> str:
-    """Every alert rule, with a link to its section of the runbook."""
-    return "".join(
-        f"- [{alert.name}](../operations/runbook.md#{alert.section}) "
-        f"({'critical' if alert.critical else 'warning'}, {alert.lasting}): {alert.meaning}\n"
-        for alert in ALERTS
-    )
+    """Every alert rule by severity, with its time and a link to its section of the runbook, which explains it."""
+    lists: dict[str, list[str]] = {"critical": [], "warning": []}
+    for alert in ALERTS:
+        link = f"[{alert.name}](../operations/runbook.md#{alert.section}) ({alert.lasting})"
+        lists["critical" if alert.critical else "warning"].append(link)
+    return "".join(f"- {severity}: {', '.join(links)}\n" for severity, links in lists.items())
 
 
 # --- docs/operations/logs.md ---
