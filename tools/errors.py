@@ -64,7 +64,7 @@ def head(code: str) -> str:
 
 
 def index() -> str:
-    """Every code with a link to its page, by what follows by itself; each has the anchor that a copy of the page has."""
+    """Every code with a link to its page, by what follows by itself; each has the anchor that a copy is asked for."""
     lists: dict[str, list[str]] = {}
     for code in CODES:
         lists.setdefault(_what_then(code)[0], []).append(f'<a id="error-{code}"></a>[`{code}`](errors/{code}.md)')
