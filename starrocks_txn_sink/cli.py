@@ -77,12 +77,6 @@ COMMANDS = (
         error_code=3,
     ),
     Command(
-        "audit",
-        "starrocks_txn_sink.operations.audit",
-        "check an invariant over several tables repeatedly while a job writes; a row of its SELECT is a violation",
-        error_code=2,
-    ),
-    Command(
         "where",
         "starrocks_txn_sink.operations.where",
         "show which StarRocks transaction contains a source transaction, and since when",

@@ -1,1 +1,1 @@
-"""Commands for operators: doctor, audit, where, recover, dead letters."""
+"""Commands for operators: doctor, where, recover, dead letters."""

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
-import os
 import re
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 from starrocks_txn_sink.clock import Clock, SystemClock
@@ -40,7 +37,6 @@ class Audit:
         sql: One SELECT.
         interval: Seconds between two samples.
         evidence_rows: The number of rows of the first violation that the auditor keeps, from 1 to 1000.
-        evidence_file: A file that gets these rows too.
         lock_database: Whether the audit reads with a lock (`SET cbo_use_lock_db = true`), as readers do that must not
             see a publish in part.
 
@@ -57,7 +53,6 @@ class Audit:
     sql: str
     interval: float = 1.0
     evidence_rows: int = 20
-    evidence_file: str | None = None
     lock_database: bool = False
 
     def __post_init__(self) -> None:
@@ -98,28 +93,6 @@ class Evidence:
     def __repr__(self) -> str:
         """Omits the rows, so that no log shows them by accident."""
         return f"Evidence(sample={self.sample}, seen_at={self.seen_at}, rows={self.total})"
-
-    def save(self, path: str) -> None:
-        """Write JSON, readable by the file's owner only. Raises OptionError if the file cannot be written."""
-        try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                os.fchmod(descriptor, 0o600)  # an older file keeps its mode
-                json.dump(asdict(self), file, indent=2)
-                file.write("\n")
-        except OSError as error:
-            raise OptionError(
-                f"The evidence cannot be written to {Path(path).name}: {error.strerror}.",
-                hint="Name a file in a writable folder.",
-            ) from None
-
-    def lines(self) -> list[str]:
-        """A small table for a terminal."""
-        table = [self.columns, *[tuple("NULL" if value is None else value for value in row) for row in self.rows]]
-        widths = [max(len(row[place]) for row in table) for place in range(len(self.columns))]
-        lines = ["  ".join(value.ljust(width) for value, width in zip(row, widths, strict=True)) for row in table]
-        hidden_rows = self.total - len(self.rows)
-        return [*(f"  {line.rstrip()}" for line in lines), *([f"  … and {hidden_rows} more"] if hidden_rows else [])]
 
 
 def _cell_text(value: object) -> str | None:
@@ -205,11 +178,6 @@ class Auditor:
         self.violations += 1
         if self.first is None:
             self.first = Evidence.of(self.samples, asked_at, excerpt)
-            try:
-                if self.audit.evidence_file is not None:
-                    self.first.save(self.audit.evidence_file)
-            except OptionError as error:
-                self.listener(Event("audit.failed", {"code": error.code}))
         self.listener(Event("integrity.violated", {"kind": "torn", "sample": self.samples, "rows": excerpt.total}))
 
 

@@ -235,15 +235,14 @@ def _other_type(table: str, column: str) -> str:
 
 
 def _types(table: str, column: str, kind: str = "TYPE") -> str:
-    """How a user declares a type: to plan, in a file of sync, in Python."""
-    return (
-        f"--type {table}.{column}={kind} (in a file types in [target.tables.{table}], in Python TableOptions(types=…))"
-    )
+    """How a user declares a type: in a file of sync, in Python."""
+    return f'types = {{ {column} = "{kind}" }} in [target.tables.{table}] (in Python TableOptions(types=…))'
 
 
-def _keys(table: str, columns: str = "COLUMN,…") -> str:
+def _keys(table: str, columns: Sequence[str] = ("COLUMN",)) -> str:
     """How a user declares a key."""
-    return f"--key {table}={columns} (in a file keys in [target.tables.{table}], in Python TableOptions(keys=…))"
+    names = ", ".join(f'"{column}"' for column in columns)
+    return f"keys = [{names}] in [target.tables.{table}] (in Python TableOptions(keys=…))"
 
 
 def _only_history(table: str) -> str:
@@ -294,7 +293,7 @@ def key_refusals(
         ways = "Create a PRIMARY KEY table, or a DUPLICATE KEY table, which keeps each change as a row."
         return [Refusal(table, f"its model is {model}, which takes no deletes", ways)]
     source = ", ".join(key) or "no key"
-    name_it = f"If the columns determine each other, say so: {_keys(table, ','.join(own))}"
+    name_it = f"If the columns determine each other, say so: {_keys(table, own)}"
     further = [name for name in own if name not in key]
     if further:
         return [

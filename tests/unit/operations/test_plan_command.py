@@ -65,12 +65,34 @@ KEY = key({"id": SCHEMAS["id"], "code": SCHEMAS["code"]})
 EVENT = change("items", SCHEMAS)
 
 
-def command(server: Emulator, *words: str) -> int:
-    place = ["--query-url", server.query_url, "--database", "shop", "--password-environment", "SECRET"]
-    return cli.main(["plan", *place, *words])
-
-
 Write = Callable[..., str]
+Command = Callable[..., int]
+
+
+@pytest.fixture
+def plan(server: Emulator, tmp_path: Path) -> Command:
+    """Runs `plan` on a file of sync with the sections `more`."""
+
+    def run(*words: str, more: str = "", brokers: str = "127.0.0.1:1") -> int:
+        path = tmp_path / "plain.toml"
+        path.write_text(
+            f"""
+[source]
+brokers = "{brokers}"
+topics = 'shop\\..*'
+[target]
+load_url = "{server.load_url}"
+query_url = "{server.query_url}"
+database = "shop"
+password_environment = "SECRET"
+{more}
+[query]
+checkpoint = "checkpoint"
+"""
+        )
+        return cli.main(["plan", str(path), *words])
+
+    return run
 
 
 @pytest.fixture
@@ -83,19 +105,19 @@ def lines(tmp_path: Path) -> Write:
     return write
 
 
-def test_a_planned_table_holds_a_row_of_each_type(server: Emulator, lines: Write, capsys: Shown) -> None:
+def test_a_planned_table_holds_a_row_of_each_type(server: Emulator, plan: Command, lines: Write, capsys: Shown) -> None:
     file = lines((KEY, EVENT))
-    assert command(server, "--messages", file) == 0
+    assert plan("--messages", file) == 0
     printed = capsys.readouterr().out
     assert "CREATE TABLE IF NOT EXISTS `shop`.`items` (`id` LARGEINT NOT NULL, `code` VARCHAR(12) NOT NULL," in printed
     assert 'HASH (`id`, `code`) PROPERTIES ("replication_num" = "1");' in printed
     assert "-- items.wide STRING: numbers with more digits" in printed
     assert query(server, "SHOW TABLES FROM shop") == []
 
-    assert command(server, "--messages", file, "--apply") == 0
+    assert plan("--messages", file, "--apply") == 0
     assert capsys.readouterr().out.endswith("-- 1 statements were run\n")
-    plan = plans_of(json.dumps(json.loads(EVENT)["schema"]))["after"]
-    row = convert_row(json.dumps({name: value for name, (_, value, _) in FIELDS.items()}), plan)
+    conversions = plans_of(json.dumps(json.loads(EVENT)["schema"]))["after"]
+    row = convert_row(json.dumps({name: value for name, (_, value, _) in FIELDS.items()}), conversions)
     write_micro_batch(options(server), {42: row}, 1)
     (read,) = query(server, f"SELECT {', '.join(f'CAST(`{name}` AS VARCHAR)' for name in FIELDS)} FROM shop.items")
     assert dict(zip(FIELDS, read, strict=True)) == {name: value for name, (_, _, value) in FIELDS.items()} | {
@@ -103,12 +125,15 @@ def test_a_planned_table_holds_a_row_of_each_type(server: Emulator, lines: Write
     }
     assert read[2] in ("1", "true")
 
-    assert command(server, "--messages", file, "--apply") == 0
+    assert plan("--messages", file, "--apply") == 0
     assert capsys.readouterr().out.endswith("-- no statements were run\n")
 
 
-def test_the_printed_statements_can_be_run_as_they_are(server: Emulator, lines: Write, capsys: Shown) -> None:
-    assert command(server, "--messages", lines((KEY, EVENT)), "--buckets", "3", "--replication", "1") == 0
+def test_the_printed_statements_can_be_run_as_they_are(
+    server: Emulator, plan: Command, lines: Write, capsys: Shown
+) -> None:
+    more = "ledger_replication = 1\n[[routes]]\nfrom = 'public\\.(.*)'\nto = '{1}'\nbuckets = 3"
+    assert plan("--messages", lines((KEY, EVENT)), more=more) == 0
     (statement,) = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("--")]
     assert "BUCKETS 3" in statement
     query(server, statement.removesuffix(";"))
@@ -126,16 +151,16 @@ def event(fields: Mapping[str, Field], table: str = "orders") -> tuple[bytes, by
     "CREATE TABLE shop.orders (id BIGINT NOT NULL, price DECIMAL(8,2), n INT) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)",
     password=PASSWORD,
 )
-def test_a_table_that_exists_follows_its_source(server: Emulator, lines: Write, capsys: Shown) -> None:
+def test_a_table_that_exists_follows_its_source(plan: Command, lines: Write, capsys: Shown) -> None:
     file = lines(event({**ORDERS, "n": field("int64"), "born": field("int32", TIME + "Date")}))
-    assert command(server, "--messages", file, "--apply") == 0
+    assert plan("--messages", file, "--apply") == 0
     assert capsys.readouterr().out.splitlines() == [
         "ALTER TABLE `shop`.`orders` ADD COLUMN `born` DATE NULL;",
         "ALTER TABLE `shop`.`orders` MODIFY COLUMN `price` DECIMAL(10,2) NULL;",
         "ALTER TABLE `shop`.`orders` MODIFY COLUMN `n` BIGINT NULL;",
         "-- 3 statements were run",
     ]
-    assert command(server, "--messages", file) == 0
+    assert plan("--messages", file) == 0
     assert "nothing to do" in capsys.readouterr().out
 
 
@@ -143,79 +168,61 @@ def test_a_table_that_exists_follows_its_source(server: Emulator, lines: Write, 
     "CREATE TABLE shop.orders (id BIGINT NOT NULL, day DATE NOT NULL) PRIMARY KEY(id, day) DISTRIBUTED BY HASH(id)",
     password=PASSWORD,
 )
-def test_nothing_is_run_beside_a_refusal(server: Emulator, lines: Write, capsys: Shown) -> None:
+def test_nothing_is_run_beside_a_refusal(server: Emulator, plan: Command, lines: Write, capsys: Shown) -> None:
     orders, other_fields = {**ORDERS, "day": field("int32", TIME + "Date")}, {"id": field("int64")}
     file = lines(event(orders), event(other_fields, "others"))
-    assert command(server, "--messages", file, "--apply") == 1
+    assert plan("--messages", file, "--apply") == 1
     output = capsys.readouterr()
     assert "Table orders: its key (id, day) has day, which the source's key (id) does not determine" in output.err
     assert "Nothing was run." in output.err
     assert "CREATE TABLE IF NOT EXISTS `shop`.`others`" in output.out
     assert query(server, "SHOW TABLES FROM shop") == [("orders",)]
-    assert command(server, "--messages", file, "--apply", "--key", "orders=id, day") == 0
+    assert plan("--messages", file, "--apply", more='[target.tables.orders]\nkeys = ["id", "day"]') == 0
 
 
-def test_keys_and_types_of_the_user_win(server: Emulator, lines: Write, capsys: Shown) -> None:
+def test_keys_and_types_of_the_user_win(plan: Command, lines: Write, capsys: Shown) -> None:
     keyless = (b"null", change("logs", {**ORDERS, "v": field("double")}))
-    assert command(server, "--messages", lines(keyless)) == 1
+    assert plan("--messages", lines(keyless)) == 1
     assert "Table logs: its source has no key" in capsys.readouterr().err
-    words = ["--key", "logs=id", "--type", "logs.v=DECIMAL(20,4)", "--tables", r"public\.(.*)"]
-    assert command(server, "--messages", lines(keyless), *words) == 0
+    more = '[target.tables.logs]\nkeys = ["id"]\ntypes = { v = "DECIMAL(20,4)" }'
+    assert plan("--messages", lines(keyless), more=more) == 0
     assert "`v` DECIMAL(20,4) NULL) PRIMARY KEY (`id`)" in capsys.readouterr().out
 
 
-def test_tables_outside_of_the_rule_are_named(lines: Write, capsys: Shown) -> None:
+def test_tables_without_a_route_are_named(plan: Command, lines: Write, capsys: Shown) -> None:
     file = lines(event(ORDERS), event(ORDERS, "secret"))
-    assert cli.main(["plan", "--database", "shop", "--messages", file, "--tables", r"public\.(o.*)"]) == 0
-    output = capsys.readouterr().out
-    assert "left out, because no rule of --tables or FILE names them: public.secret" in output
-    assert "without --query-url no table was compared" in output
-    assert "PROPERTIES" not in output
+    assert plan("--messages", file, more="[[routes]]\nfrom = 'public\\.(o.*)'\nto = '{1}'") == 0
+    assert "left out, because no route names them: public.secret" in capsys.readouterr().out
 
 
-def test_lines_of_kcat_and_bare_values_are_read(tmp_path: Path, capsys: Shown) -> None:
+def test_lines_of_kcat_and_bare_values_are_read(plan: Command, tmp_path: Path, capsys: Shown) -> None:
     key_, value = event(ORDERS)
     path = tmp_path / "lines"
     kcat = {"topic": "shop.public.orders", "key": key_.decode(), "payload": value.decode()}
     tombstone = {"topic": "shop.public.orders", "key": key_.decode(), "payload": None}
     path.write_text(f"{json.dumps(tombstone)}\n\n{json.dumps(kcat)}\n", encoding="utf-8")
-    assert cli.main(["plan", "--database", "shop", "--messages", str(path)]) == 0
+    assert plan("--messages", str(path)) == 0
     assert "PRIMARY KEY (`id`)" in capsys.readouterr().out
     path.write_bytes(change("logs", ORDERS))
-    assert cli.main(["plan", "--database", "shop", "--messages", str(path), "--key", "logs=id"]) == 0
+    assert plan("--messages", str(path), more='[target.tables.logs]\nkeys = ["id"]') == 0
     assert "`shop`.`logs`" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ([], "The messages are missing, or given twice"),
-        (["--kafka", "b:1", "--messages", "f"], "The messages are missing, or given twice"),
-        (["--kafka", "b:1"], "The topics are missing, or given twice"),
-        (["--messages", "nowhere"], "--messages nowhere cannot be read"),
-        (["--messages", "f", "--apply"], "--apply needs --query-url"),
-        (["--messages", "f", "--buckets", "0"], "must be above zero"),
-        (["--messages", "f", "--key", "orders"], "--key orders is incomplete"),
-        (["--messages", "f", "--type", "orders=INT"], "names no column"),
-    ],
-)
-def test_wrong_usage_names_the_remedy(
-    words: list[str], message: str, capsys: Shown, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "f").write_bytes(b"\t".join(event(ORDERS)))
-    assert cli.main(["plan", "--database", "shop", *words]) == 2
-    assert message in capsys.readouterr().err
+def test_a_file_of_messages_that_cannot_be_read_is_named(plan: Command, capsys: Shown) -> None:
+    assert plan("--messages", "nowhere") == 2
+    assert "--messages nowhere cannot be read" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [("{}\nno json", "Line 2 of"), ('{"a": 1}', "None of the messages is a change"), ("", "None of the messages")],
 )
-def test_a_file_without_changes_is_an_error(content: str, message: str, tmp_path: Path, capsys: Shown) -> None:
+def test_a_file_without_changes_is_an_error(
+    content: str, message: str, plan: Command, tmp_path: Path, capsys: Shown
+) -> None:
     path = tmp_path / "lines"
     path.write_text(content, encoding="utf-8")
-    assert cli.main(["plan", "--database", "shop", "--messages", str(path)]) == 2
+    assert plan("--messages", str(path)) == 2
     assert message in capsys.readouterr().err
 
 
@@ -250,7 +257,7 @@ def broker() -> Producer:
     return Producer({"test.mock.num.brokers": 1, "log_level": 0})
 
 
-def test_the_newest_message_of_each_topic_counts(broker: Producer, server: Emulator, capsys: Shown) -> None:
+def test_the_newest_message_of_each_topic_counts(broker: Producer, plan: Command, capsys: Shown) -> None:
     place = next(iter(broker.list_topics(timeout=10).brokers.values()))
     older, newer = event({"id": field("int32")}), event(ORDERS)
     for time, (key_, value) in enumerate([older, newer, (newer[0], None), event(ORDERS, "items")], 1000):
@@ -258,8 +265,7 @@ def test_the_newest_message_of_each_topic_counts(broker: Producer, server: Emula
         broker.produce(topic, value, key_, partition=0, timestamp=time)
     broker.produce("shop.transaction", b'{"status": "BEGIN", "id": "1"}', partition=0, timestamp=9000)
     assert broker.flush(10) == 0
-    where = ["--kafka", f"{place.host}:{place.port}", "--pattern", r"shop\..*", "--deadline", "30"]
-    assert command(server, *where) == 0
+    assert plan("--deadline", "30", brokers=f"{place.host}:{place.port}") == 0
     printed = capsys.readouterr().out
     assert "`shop`.`orders` (`id` BIGINT NOT NULL, `price` DECIMAL(10,2) NULL)" in printed
     assert "`shop`.`items`" in printed
@@ -320,17 +326,6 @@ def test_a_file_of_sync_says_it_all_with_its_rules(server: Emulator, file: Path,
     assert {("ods_items",), ("ods_items_log",)} <= {*query(server, "SHOW TABLES FROM shop")}
 
 
-@pytest.mark.parametrize("words", [["--database", "x"], ["--key", "a=b"], ["--tables", "x"], ["--kafka", "b:1"]])
-def test_beside_a_file_an_argument_that_it_has_is_refused(file: Path, words: list[str], capsys: Shown) -> None:
-    assert cli.main(["plan", str(file), *words]) == 2
-    assert f"says what {words[0]} says. Leave {words[0]} out." in capsys.readouterr().err
-
-
-def test_without_a_file_a_database_is_needed(lines: Write, capsys: Shown) -> None:
-    assert cli.main(["plan", "--messages", lines((KEY, EVENT))]) == 2
-    assert "--database is missing." in capsys.readouterr().err
-
-
 def test_a_source_without_a_key_has_ways_out_in_the_words_of_the_file(
     server: Emulator, file: Path, lines: Write, capsys: Shown
 ) -> None:
@@ -339,7 +334,7 @@ def test_a_source_without_a_key_has_ways_out_in_the_words_of_the_file(
     assert cli.main(["plan", str(file), "--messages", messages]) == 1
     output = capsys.readouterr().err
     assert "Table ods_items: its source has no key" in output
-    assert "keys in [target.tables.ods_items]" in output
+    assert 'keys = ["COLUMN"] in [target.tables.ods_items]' in output
     assert "[[rules]] with tables = 'ods_items', history = '{0}_log' and only_history = true" in output
     rule = "[[rules]]\ntables = 'ods_items'\nhistory = '{0}_log'\nonly_history = true\n"
     text = file.read_text()
