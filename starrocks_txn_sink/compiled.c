@@ -24,7 +24,7 @@
 #define DEEPEST 64
 
 /* TEXT is the content of a string, or the JSON of another value; a STRING is nothing else. A LIST is the JSON of an array. */
-enum { ABI = 11, TEXT = 0, NUMBER = 1, STRING = 2, OBJECT = 3, LIST = 4 };
+enum { ABI = 12, TEXT = 0, NUMBER = 1, STRING = 2, OBJECT = 3, LIST = 4 };
 
 int32_t txn_sink_abi(void) { return ABI; }
 int32_t txn_sink_slack(void) { return SLACK; }
@@ -1809,6 +1809,10 @@ typedef struct {
 
 typedef void (*Destroy)(Message *);
 typedef int64_t (*Timestamp)(const Message *, int32_t *);
+typedef int32_t (*Headers)(const Message *, const void **);
+typedef int32_t (*Header)(const void *, size_t, const char **, const void **, size_t *);
+
+#define NO_ENTRY (-156) /* RD_KAFKA_RESP_ERR__NOENT */
 
 /* A binary column: `ends` has room for rows + 1, `data` for all values, `valid` is zero. */
 typedef struct {
@@ -1865,6 +1869,39 @@ void txn_sink_take(Message **messages, int64_t rows, Timestamp timestamp, int64_
         append_bytes(values, row, each->value, each->value_size);
         if (keys) append_bytes(keys, row, each->key, each->key_size);
     }
+}
+
+/* The headers of the rows, by librdkafka's functions. `sizes` has their number, and the bytes of their names and values.
+   With `lists` (only its ends and bits are used) they are the columns, with room for as much: a row's own headers are
+   those between its ends; a row without any is NULL. Returns the first row whose headers cannot be read, otherwise `rows`. */
+int64_t txn_sink_headers(Message **messages, int64_t rows, Headers headers_of, Header header_at, int64_t *sizes,
+                         Binary *lists, Binary *names, Binary *values) {
+    sizes[0] = sizes[1] = sizes[2] = 0;
+    if (lists) lists->ends[0] = names->ends[0] = values->ends[0] = 0;
+    for (int64_t row = 0; row < rows; row++) {
+        const void *headers, *value;
+        const char *name;
+        size_t size;
+        int64_t first = sizes[0];
+        int32_t error = headers_of(messages[row], &headers);
+        if (error && error != NO_ENTRY) return row;
+        for (size_t i = 0; !error && !header_at(headers, i, &name, &value, &size); i++) {
+            if (lists) {
+                append_bytes(names, sizes[0], (const uint8_t *)name, strlen(name));
+                append_bytes(values, sizes[0], value, size);
+            }
+            sizes[0]++;
+            sizes[1] += (int64_t)strlen(name);
+            sizes[2] += value ? (int64_t)size : 0;
+        }
+        if (!lists) continue;
+        lists->ends[row + 1] = (int32_t)sizes[0];
+        if (sizes[0] > first)
+            lists->valid[row >> 3] |= (uint8_t)(1u << (row & 7));
+        else
+            lists->nulls++;
+    }
+    return rows;
 }
 
 void txn_sink_destroy(Message **messages, int64_t count, Destroy destroy) {

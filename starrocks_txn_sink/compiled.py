@@ -22,7 +22,7 @@ from starrocks_txn_sink.rows.segments import Bools, bounds_of
 LIBRARY: Final = Path(__file__).with_name("_compiled.so")
 PURE: Final = "STARROCKS_TXN_SINK_PURE"
 """The environment variable that turns the compiled loops off, with the value 1."""
-_ABI: Final = 11  # that of compiled.c; a library with another number is not used
+_ABI: Final = 12  # that of compiled.c; a library with another number is not used
 _MOST_BYTES: Final = (1 << 31) - (1 << 16)  # offsets of 32 bits
 _FREE_JUDGEMENTS: Final = 64
 _VALUES_A_JUDGEMENT: Final = 16
@@ -106,6 +106,7 @@ _FUNCTIONS: Final[Functions] = {
     ),
     "messages": (_NUMBER, (_POINTER, _NUMBER, *[_POINTER] * 3)),
     "take": (None, (_POINTER, _NUMBER, *[_POINTER] * 7)),
+    "headers": (_NUMBER, (_POINTER, _NUMBER, *[_POINTER] * 6)),
     "destroy": (None, (_POINTER, _NUMBER, _POINTER)),
 }
 
@@ -261,6 +262,11 @@ class _Buffers:
         if used_bytes < self._data.size:
             self._data.resize(used_bytes, shrink_to_fit=True)
         return pa.Array.from_buffers(self._kind, rows, [valid, self._ends, self._data], nulls)
+
+    def lists(self, nulls: int, rows: int, entries: pa.Array) -> pa.Array:
+        """The column filled with the ends of `rows` lists of `entries`, `nulls` of them NULL."""
+        valid = self._valid if nulls else None
+        return pa.Array.from_buffers(pa.list_(entries.type), rows, [valid, self._ends], nulls, children=[entries])
 
 
 class _Conversion(ctypes.Structure):
@@ -497,6 +503,26 @@ class Message(ctypes.Structure):
     )
 
 
+HEADER: Final = pa.struct([("key", pa.string()), ("value", pa.binary())])
+
+
+class UnreadableHeaders(Exception):
+    """The headers of a message are not what Kafka's format has; `args` has the Message."""
+
+
+def _binary(column: _Column) -> int:
+    """The address of the struct Binary in a column."""
+    return ctypes.addressof(column) + _Column.ends.offset
+
+
+def _text(names: pa.Array) -> pa.Array:
+    """Names of headers as text; like Java's client, U+FFFD for what is not UTF-8."""
+    try:
+        return names.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([name.decode(errors="replace") for name in names.to_pylist()], pa.string())
+
+
 class Messages:
     """Messages of librdkafka, at `addresses` (unsigned integers of a pointer's size); moves errors behind the rows."""
 
@@ -528,12 +554,34 @@ class Messages:
         numbers = [np.empty(self._rows, dtype=np.int64) for _ in range(4)]
         texts = [_Buffers(pa.binary(), self._rows, size) for size in self._sizes[: 1 + keys]]
         structs = [text.column() for text in texts]
-        pointers = [ctypes.addressof(struct) + _Column.ends.offset for struct in structs] + [None] * (not keys)
+        pointers = [*map(_binary, structs), *[None] * (not keys)]
         function = ctypes.cast(timestamp, ctypes.c_void_p)
         columns = (array.ctypes.data for array in numbers)
         _library().txn_sink_take(self._start, self._rows, function, *columns, *pointers)
         arrays = [text.array(column.nulls, self._rows) for text, column in zip(texts, structs, strict=True)]
         return [*numbers, *arrays, *([] if keys else [None])]
+
+    def headers(self, headers: Any, header: Any) -> pa.Array:
+        """The rows' headers, as lists of HEADER; NULL for a row without any.
+
+        `headers` and `header` are librdkafka's functions. Raises UnreadableHeaders, and ArrowCapacityError as `columns`
+        does.
+        """
+        sizes = np.zeros(3, dtype=np.int64)
+        functions = [ctypes.cast(function, ctypes.c_void_p) for function in (headers, header)]
+        arguments = self._start, self._rows, *functions, sizes.ctypes.data
+        readable = _library().txn_sink_headers(*arguments, None, None, None)
+        if readable < self._rows:
+            raise UnreadableHeaders(Message.from_address(int(self._at[readable])))
+        count, *texts = sizes.tolist()
+        buffers = [_Buffers(pa.binary(), rows, size) for rows, size in ((self._rows, 0), *((count, n) for n in texts))]
+        structs = [buffer.column() for buffer in buffers]
+        _library().txn_sink_headers(*arguments, *map(_binary, structs))
+        names, values = (
+            buffer.array(struct.nulls, count) for buffer, struct in zip(buffers[1:], structs[1:], strict=True)
+        )
+        entries = pa.StructArray.from_arrays([_text(names), values], fields=list(HEADER))
+        return buffers[0].lists(structs[0].nulls, self._rows, entries)
 
     def destroy(self, destroy: Any) -> None:
         """Free the messages with librdkafka's function `destroy`."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Iterator
@@ -17,7 +20,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from starrocks_emulator.server import Emulator
-from starrocks_txn_sink import Receipt, SinkOptions, StarRocksSink, TransactionAssembly, TxnEventLines
+from starrocks_txn_sink import Receipt, SinkOptions, StarRocksSink, TransactionAssembly, TxnEventLines, compiled
 from starrocks_txn_sink.sources.balanced.plan import skew_of
 from starrocks_txn_sink.sources.kafka.reader import BalancedKafka
 from starrocks_txn_sink.telemetry import Event
@@ -188,7 +191,7 @@ def test_lanes_read_the_balanced_offsets_themselves(reading: Reading, server: Em
     for step in range(2):
         sink = StarRocksSink(options, assemble=assembly, listener=listen)
         reading.take = lambda batch, number, sink=sink: sink(batch, number)  # type: ignore[method-assign, misc]
-        reading.run(max_rows=9)
+        reading.run(max_rows=9, includeHeaders=step == 1)
         written = [number for (number,) in ask(server, "SELECT id FROM shop.plain ORDER BY id")]
         assert written == list(range(next(sent))), step
         if step == 0:
@@ -208,6 +211,60 @@ def test_the_columns_are_those_of_sparks_own_source(reading: Reading) -> None:
     assert (row.key, bytes(row.value).decode(), row.topic, row.partition, row.offset) == (
         None, "ü", reading.topics[0], 0, 0
     )  # fmt: skip
+
+
+BOTH_SOURCES = """
+import json, sys
+
+from pyspark.sql import SparkSession, functions as F
+
+from starrocks_txn_sink.sources.kafka.reader import BalancedKafka
+
+servers, jars, topic, home = sys.argv[1:]
+builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").config("spark.jars", jars)
+spark = builder.config("spark.sql.shuffle.partitions", "1").getOrCreate()
+spark.sparkContext.setLogLevel("OFF")
+spark.dataSource.register(BalancedKafka)
+
+
+def take(batch, number):
+    rows.extend(batch.drop("timestampType").collect())
+
+
+for kind in ("kafka", "balanced_kafka"):
+    rows, options = [], {"kafka.bootstrap.servers": servers, "subscribe": topic, "includeHeaders": "true"}
+    frame = spark.readStream.format(kind).options(startingOffsets="earliest", **options).load()
+    writer = frame.writeStream.foreachBatch(take).option("checkpointLocation", f"{home}/{kind}")
+    writer.trigger(availableNow=True).start().awaitTermination()
+    rows.sort(key=lambda row: (row.partition, row.offset))
+    print(json.dumps([frame.schema["headers"].dataType.simpleString(), *map(repr, rows)]))
+"""
+
+
+def test_headers_are_those_of_sparks_own_source(reading: Reading, spark_kafka: str, tmp_path: Path) -> None:
+    """None, one without a value, one with an empty value, several of one name, in both sources; here also by PURE."""
+    topic = reading.topics[0]
+    headers: list[list[tuple[str, str | bytes | None]] | None] = [
+        None,
+        [],
+        [("a", None)],
+        [("ü", b"")],
+        [("a", b"\x00\xff"), ("b", "ü"), ("a", b"2")],
+    ]
+    for number in range(1000):
+        reading.producer.produce(
+            topic, b"%d" % number, partition=number % 2, timestamp=T0 + number, headers=headers[number % 5]
+        )
+    assert reading.producer.flush(60) == 0
+    for pure in ("0", "1"):
+        command = [sys.executable, "-c", BOTH_SOURCES, reading.broker.servers, spark_kafka, topic, str(tmp_path / pure)]
+        environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, compiled.PURE: pure}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
+        assert done.returncode == 0, done.stderr[-2000:]
+        of_spark, ours = map(json.loads, done.stdout.splitlines())
+        assert ours == of_spark
+        assert (len(ours), ours[0]) == (1001, "array<struct<key:string,value:binary>>")
+        assert sum("headers=None" in row for row in ours) == 400
 
 
 def test_slices_of_several_tasks_are_in_order_of_time(reading: Reading) -> None:

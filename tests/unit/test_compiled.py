@@ -362,6 +362,53 @@ def test_messages_become_columns_and_each_is_given_back_once(
     assert sorted(back) == sorted(map(ctypes.addressof, messages_made))
 
 
+HEADERS_OF = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p))
+HEADER_AT = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_size_t, *[ctypes.POINTER(ctypes.c_void_p)] * 3)
+NO_ENTRY, MALFORMED = -156, -199
+entries = st.lists(st.tuples(st.text(st.characters(exclude_characters="\0"), max_size=5), texts), max_size=3)
+
+
+def headers_of(received: list[list[tuple[bytes, bytes | None]] | int]) -> pa.Array:
+    """Messages with these headers, through the loop; a number is librdkafka's answer instead of headers."""
+    buffers = Buffers()
+    messages = [compiled.Message(0, None, 0, None, 0, None, 0, number, None) for number in range(len(received))]
+
+    def find(message: int, to: Any) -> int:
+        offset = compiled.Message.from_address(message).offset
+        headers = received[offset]
+        to[0] = offset + 1
+        return headers if isinstance(headers, int) else 0
+
+    def header(number: int, place: int, name: Any, value: Any, size: Any) -> int:
+        headers = received[number - 1]
+        if isinstance(headers, int) or place == len(headers):
+            return NO_ENTRY
+        name[0], _ = buffers.place(headers[place][0])
+        value[0], size[0] = buffers.place(headers[place][1])
+        return 0
+
+    addresses = np.array([ctypes.addressof(message) for message in messages], dtype=np.uintp)
+    return compiled.Messages(addresses).headers(HEADERS_OF(find), HEADER_AT(header))
+
+
+@needed
+@given(st.lists(st.just(NO_ENTRY) | entries, max_size=20))
+def test_headers_become_lists(received: list[list[tuple[str, bytes | None]] | int]) -> None:
+    as_bytes = [row if isinstance(row, int) else [(name.encode(), value) for name, value in row] for row in received]
+    array = headers_of(as_bytes)
+    array.validate(full=True)
+    rows = [None if row is None else [(entry["key"], entry["value"]) for entry in row] for row in array.to_pylist()]
+    assert rows == [None if isinstance(row, int) else row or None for row in received]
+
+
+@needed
+def test_a_name_that_is_no_text_has_the_replacement_character_and_headers_that_cannot_be_read_are_an_error() -> None:
+    assert headers_of([[(b"a\xffb", b"1")]]).to_pylist() == [[{"key": "a\ufffdb", "value": b"1"}]]
+    with pytest.raises(compiled.UnreadableHeaders) as raised:
+        headers_of([NO_ENTRY, [], MALFORMED])
+    assert raised.value.args[0].offset == 2
+
+
 # --- wheels ---
 
 

@@ -17,8 +17,10 @@ import pyarrow as pa
 from confluent_kafka import Consumer as Client, KafkaError, KafkaException, TopicPartition, cimpl
 
 from starrocks_txn_sink import compiled
+from starrocks_txn_sink.errors import SourceDamaged
 from starrocks_txn_sink.sources.balanced.plan import KafkaPartition
 
+HEADERS: Final = pa.list_(compiled.HEADER)
 Integers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 
 # methodcaller keeps the loop over messages in C code: there are hundreds of thousands of messages a second.
@@ -37,13 +39,14 @@ class Rows(NamedTuple):
     times: Integers  # milliseconds since the Unix epoch
     values: pa.Array
     keys: pa.Array | None  # None unless the poll asked for keys
+    headers: pa.Array | None = None  # HEADERS, NULL for a row without any; None unless the poll asked for headers
 
     def take(self, places: Integers) -> Rows:
         """The rows at these places."""
         indexes = pa.array(places)
-        keys = None if self.keys is None else self.keys.take(indexes)
+        keys, headers = (None if column is None else column.take(indexes) for column in (self.keys, self.headers))
         topics, partitions, offsets, times = (column[places] for column in self[:4])
-        return Rows(topics, partitions, offsets, times, self.values.take(indexes), keys)
+        return Rows(topics, partitions, offsets, times, self.values.take(indexes), keys, headers)
 
 
 class Problem(NamedTuple):
@@ -59,7 +62,7 @@ class Problem(NamedTuple):
 
 
 class Consumer(Protocol):
-    """Reads the assigned partitions. The methods raise KafkaException."""
+    """Reads the assigned partitions. The methods raise KafkaException, `poll` also SourceDamaged."""
 
     def assign(self, starts: Mapping[KafkaPartition, int]) -> None:
         """Read these partitions only, each from its offset on."""
@@ -67,7 +70,7 @@ class Consumer(Protocol):
     def leave(self, partitions: Iterable[KafkaPartition]) -> None:
         """Stop reading these partitions, and drop their fetched messages."""
 
-    def poll(self, most: int, seconds: float, keys: bool) -> tuple[Rows, list[Problem]]:
+    def poll(self, most: int, seconds: float, keys: bool, headers: bool) -> tuple[Rows, list[Problem]]:
         """Wait up to `seconds` for up to `most` messages."""
 
     def close(self) -> None: ...
@@ -101,7 +104,7 @@ class ObjectConsumer:
     def leave(self, partitions: Iterable[KafkaPartition]) -> None:
         self._client.incremental_unassign([TopicPartition(*place) for place in partitions])
 
-    def poll(self, most: int, seconds: float, keys: bool) -> tuple[Rows, list[Problem]]:
+    def poll(self, most: int, seconds: float, keys: bool, headers: bool) -> tuple[Rows, list[Problem]]:
         messages = self._client.consume(most, timeout=seconds)
         problems: list[Problem] = []
         if any(map(_ERROR, messages)):
@@ -121,11 +124,16 @@ class ObjectConsumer:
             np.fromiter(map(itemgetter(1), map(_TIME, messages)), np.int64, count),
             pa.array(list(map(_VALUE, messages)), pa.binary()),
             pa.array(list(map(_KEY, messages)), pa.binary()) if keys else None,
+            pa.array([_headers(message) for message in messages], HEADERS) if headers else None,
         )
         return rows, problems
 
     def close(self) -> None:
         self._client.close()
+
+
+def _headers(message: Any) -> list[dict[str, Any]] | None:
+    return [{"key": name, "value": value} for name, value in message.headers() or ()] or None
 
 
 def _problem(message: Any, rows_before: int) -> Problem:
@@ -164,6 +172,8 @@ _FUNCTIONS: Final[compiled.Functions] = {
     "consume_batch_queue": (ctypes.c_ssize_t, (_POINTER, _INT, _POINTER, ctypes.c_size_t)),
     "topic_name": (_TEXT, (_POINTER,)),
     "message_timestamp": (ctypes.c_int64, (_POINTER, _POINTER)),
+    "message_headers": (_INT, (_POINTER, _POINTER)),
+    "header_get_all": (_INT, (_POINTER, ctypes.c_size_t, *[_POINTER] * 3)),
     "message_destroy": (None, (_POINTER,)),
 }
 
@@ -217,7 +227,7 @@ class NativeConsumer:
             self._lib.rd_kafka_error_destroy(fault)
             _check(code)
 
-    def poll(self, most: int, seconds: float, keys: bool) -> tuple[Rows, list[Problem]]:
+    def poll(self, most: int, seconds: float, keys: bool, headers: bool) -> tuple[Rows, list[Problem]]:
         pointers = np.empty(most, dtype=np.uintp)
         milliseconds = round(1000 * seconds)
         count = self._lib.rd_kafka_consume_batch_queue(self._queue, milliseconds, pointers.ctypes.data, most)
@@ -226,6 +236,8 @@ class NativeConsumer:
             columns = messages.columns(self._lib.rd_kafka_message_timestamp, keys)
             problems = list(map(self._problem, messages.errors(), messages.rows_before_errors()))
             rows = Rows(self._topics(columns[0]), *columns[1:])
+            if headers:
+                rows = rows._replace(headers=self._headers(messages))
         finally:
             messages.destroy(self._lib.rd_kafka_message_destroy)
         return rows, problems
@@ -244,6 +256,15 @@ class NativeConsumer:
             if address not in self._codes:
                 self._codes[address] = self._names.index(self._lib.rd_kafka_topic_name(address).decode())
         return np.array([self._codes[address] for address in unique.tolist()], dtype=np.int64)[inverse]
+
+    def _headers(self, messages: compiled.Messages) -> pa.Array:
+        try:
+            return messages.headers(self._lib.rd_kafka_message_headers, self._lib.rd_kafka_header_get_all)
+        except compiled.UnreadableHeaders as unreadable:
+            (message,) = unreadable.args
+            topic = self._lib.rd_kafka_topic_name(message.topic).decode()
+            place = {"topic": topic, "partition": message.partition, "offset": message.offset}
+            raise SourceDamaged("The headers of a Kafka message cannot be read.", **place) from None
 
     def _problem(self, message: compiled.Message, rows_before: int) -> Problem:
         topic = self._lib.rd_kafka_topic_name(message.topic).decode() if message.topic else None

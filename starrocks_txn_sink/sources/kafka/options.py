@@ -20,7 +20,7 @@ PATIENCE: Final = 120.0  # seconds without an answer or a row from Kafka
 _PREFIX: Final = "kafka."
 _NUMBERS: Final = {"max_rows": int, "max_bytes": int, "idle_timeout": float, "patience": float, "tasks": int}
 _STARTS: Final = ("startingoffsets", "startingtimestamp")
-_OPTION_NAMES: Final = {"subscribe", "subscribepattern", "failondataloss", *_STARTS, *_NUMBERS}
+_OPTION_NAMES: Final = {"subscribe", "subscribepattern", "failondataloss", "includeheaders", *_STARTS, *_NUMBERS}
 _FETCH_DEFAULTS: Final = {
     # Small fetches: a slice needs few rows of many partitions, and rows fetched beyond its end are thrown away.
     "queued.min.messages": 10_000,
@@ -55,6 +55,7 @@ class BalancedOptions:
     `patience`             seconds without an answer or a row from Kafka before the query fails (default 120)
     `tasks`                tasks of a micro-batch, each with one consumer (default: the driver's cores)
     `fail_on_data_loss`    failOnDataLoss: fail when Kafka has dropped unread rows (default true)
+    `headers`              includeHeaders: a column of the messages' headers (default false)
     """
 
     config: Mapping[str, Any] = field(repr=False)  # may hold a password: not in repr
@@ -69,6 +70,7 @@ class BalancedOptions:
     patience: float = PATIENCE
     tasks: int = field(default_factory=lambda: os.cpu_count() or 1)
     fail_on_data_loss: bool = True
+    headers: bool = False
 
     @property
     def lane_config(self) -> dict[str, Any]:
@@ -89,6 +91,7 @@ class BalancedOptions:
             pattern=settings.get("subscribepattern"),
             **_start(settings),
             fail_on_data_loss=_choice(settings, "failondataloss", ("true", "false")) != "false",
+            headers=_choice(settings, "includeheaders", ("false", "true")) == "true",
             **{name: _number(name, settings[name]) for name in _NUMBERS if name in settings},
         )
 

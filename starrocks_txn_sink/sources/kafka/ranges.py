@@ -46,7 +46,7 @@ class OffsetRanges:
     """Offsets [start, end) of each partition with rows; `patience` is the longest wait for the next row, in seconds.
 
     `read_values` gives the `columns` that a format asks for, and with `time` EVENT_TIME. With `topic_names` it names
-    source partitions by topic and partition. With `keys` `read_ranges` reads the rows' keys.
+    source partitions by topic and partition. With `keys` and `headers` `read_ranges` reads the rows' own.
     """
 
     ranges: Mapping[KafkaPartition, tuple[int, int]]
@@ -56,6 +56,7 @@ class OffsetRanges:
     keys: bool = False
     topic_names: bool = False
     columns: tuple[str, ...] = (SOURCE_PARTITION, POSITION, VALUE)
+    headers: bool = False
 
     @property
     def topics(self) -> list[str]:
@@ -201,7 +202,7 @@ def polls(
     codes = np.array([part.topics.index(name) for name in topic_names(unfinished.starts)])  # of the assigned topics
     patience, reason = Deadline.after(part.patience, clock), None
     while unfinished.ends:
-        rows, problems = consumer.poll(min(unfinished.left, _POLL_MESSAGES), _POLL_SECONDS, part.keys)
+        rows, problems = consumer.poll(min(unfinished.left, _POLL_MESSAGES), _POLL_SECONDS, part.keys, part.headers)
         rows = rows._replace(topics=codes[rows.topics])
         reason = next((problem.error.str() for problem in problems if not _is_end_of_log(problem)), reason)
         for rows_part, their_problems in _parts(rows, problems):

@@ -25,7 +25,7 @@ from starrocks_txn_sink.errors import InputError, SourceChanged
 from starrocks_txn_sink.sources.balanced import plan
 from starrocks_txn_sink.sources.balanced.plan import BatchLimits, KafkaPartition, Offsets, PartitionEnds
 from starrocks_txn_sink.sources.kafka.admin import KafkaAdmin
-from starrocks_txn_sink.sources.kafka.consumer import Rows
+from starrocks_txn_sink.sources.kafka.consumer import HEADERS, Rows
 from starrocks_txn_sink.sources.kafka.options import BALANCED, EARLIEST, LATEST, BalancedOptions
 from starrocks_txn_sink.sources.kafka.ranges import OffsetRanges, read_ranges
 from starrocks_txn_sink.spark_version import BALANCED_READING, require
@@ -43,7 +43,8 @@ _ROWS_PER_TASK: Final = 20_000  # at least: below, one task is faster than sever
 class BalancedKafka(DataSource):
     """The data source `balanced_kafka`; BalancedOptions documents its options.
 
-    Columns as in Spark's own Kafka source: key, value (binary), topic, partition, offset, timestamp.
+    Columns as in Spark's own Kafka source: key, value (binary), topic, partition, offset, timestamp, and with
+    includeHeaders the headers.
     """
 
     @classmethod
@@ -51,7 +52,7 @@ class BalancedKafka(DataSource):
         return BALANCED
 
     def schema(self) -> str:
-        return SCHEMA
+        return f"{SCHEMA}, {HEADERS_COLUMN}" if BalancedOptions.read(dict(self.options)).headers else SCHEMA
 
     def streamReader(self, schema: StructType) -> BalancedKafkaReader:  # noqa: N802, ARG002 - the name is Spark's
         return BalancedKafkaReader(BalancedOptions.read(dict(self.options)))
@@ -191,7 +192,7 @@ class BalancedKafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _slice(self, low: Offsets, high: Offsets) -> Slice:
         ranges = {partition: (low[partition], high[partition]) for partition in low if high[partition] > low[partition]}
-        return Slice(ranges, self._options.patience, self._options.config)
+        return Slice(ranges, self._options.patience, self._options.config, headers=self._options.headers)
 
     def _limits(self, limit: ReadLimit, start: Offsets, ends: PartitionEnds) -> BatchLimits:
         if not isinstance(limit, ReadMaxRows):
@@ -199,7 +200,7 @@ class BalancedKafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.max_bytes is None:
             return BatchLimits(limit.max_rows)
         if self._sizes is None:
-            self._sizes = RowSizes(self._options.config, self._clock)
+            self._sizes = RowSizes(self._options.config, self._clock, headers=self._options.headers)
         return BatchLimits(limit.max_rows, self._options.max_bytes, self._sizes.means(start, ends.end))
 
     def _first_readable(self, offsets_before: Offsets, end: Offsets) -> Offsets:
@@ -260,9 +261,10 @@ _UNKNOWN_BYTES: Final = 1000.0  # until the first sample has a row
 
 
 class RowSizes:
-    """Mean bytes of key and value by partition; samples again once a minute."""
+    """Mean bytes of key, value and wanted `headers` by partition; samples again once a minute."""
 
-    def __init__(self, config: Mapping[str, Any], clock: Clock) -> None:
+    def __init__(self, config: Mapping[str, Any], clock: Clock, *, headers: bool = False) -> None:
+        self._headers = headers
         self._consumer = Consumer({**config, "queued.min.messages": 100})
         self._clock = clock
         self._sampled_at: float | None = None
@@ -290,7 +292,9 @@ class RowSizes:
                     topic, number = message.topic(), message.partition()
                     assert topic is not None  # a received message has both
                     assert number is not None
-                    sizes[topic, number].append(len(message.value() or b"") + len(message.key() or b""))
+                    headers = (message.headers() or ()) if self._headers else ()
+                    parts = message.value(), message.key(), *itertools.chain.from_iterable(headers)
+                    sizes[topic, number].append(sum(map(len, filter(None, parts))))
                     rows += 1
         self._consumer.unassign()
         self._means.update({partition: sum(sample) / len(sample) for partition, sample in sizes.items()})
@@ -299,6 +303,7 @@ class RowSizes:
 # --- the tasks ---
 
 SCHEMA: Final = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp"
+HEADERS_COLUMN: Final = "headers array<struct<key: string, value: binary>>"
 _ARROW: Final = pa.schema(
     [
         ("key", pa.binary()),
@@ -330,7 +335,11 @@ def collect(part: OffsetRanges, polls: Iterable[Rows]) -> pa.Table:
     """All rows of the polls in no particular order."""
     topics = pa.array(part.topics, pa.string())
     parts = [_table(rows, topics) for rows in polls]
-    return pa.concat_tables(parts) if parts else _ARROW.empty_table()
+    return pa.concat_tables(parts) if parts else _schema(headers=part.headers).empty_table()
+
+
+def _schema(*, headers: bool) -> pa.Schema:
+    return _ARROW.append(pa.field("headers", HEADERS)) if headers else _ARROW
 
 
 def _table(rows: Rows, topics: pa.Array) -> pa.Table:
@@ -341,5 +350,6 @@ def _table(rows: Rows, topics: pa.Array) -> pa.Table:
         pa.array(rows.partitions).cast(pa.int32()),
         pa.array(rows.offsets),
         pa.array(rows.times * 1000).cast(pa.timestamp("us", "UTC")),
+        *([] if rows.headers is None else [rows.headers]),
     ]
-    return pa.table(columns, _ARROW)
+    return pa.table(columns, _schema(headers=rows.headers is not None))

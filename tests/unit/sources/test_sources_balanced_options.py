@@ -13,6 +13,7 @@ def test_options_are_read_whatever_their_case_and_kafkas_are_handed_on() -> None
         GOOD | {"MAX_ROWS": "10", "max_bytes": "1e6", "failOnDataLoss": "FALSE", "kafka.security.protocol": "SSL"}
     )
     assert (options.topics, options.pattern, options.from_start) == (("a", "b"), None, True)
+    assert (options.headers, BalancedOptions.read(GOOD | {"includeHeaders": "True"}).headers) == (False, True)
     assert (options.max_rows, options.max_bytes, options.fail_on_data_loss) == (10, 1_000_000, False)
     assert (options.config["bootstrap.servers"], options.config["security.protocol"]) == ("h:1", "SSL")
     assert (options.config["enable.auto.commit"], options.config["auto.offset.reset"]) == (False, "error")
@@ -52,6 +53,7 @@ def test_lanes_fetch_more_at_once_unless_the_user_says_how_much() -> None:
         ({"subscribePattern": "t.*"}, "exactly one of"),
         ({"kafka.auto.offset.reset": "earliest"}, "reader itself sets kafka.auto.offset.reset"),
         ({"idle_timeout": "-1"}, "above zero"),
+        ({"includeHeaders": "yes"}, "includeheaders is 'yes'"),
         ({"kafka.bootstrap.servers": None, "subscribe": "a"}, "bootstrap.servers is missing"),
     ],
 )
