@@ -177,10 +177,27 @@ def test_without_spark_no_restart_helps(monkeypatch: pytest.MonkeyPatch, capsys:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_the_query_and_ends_well(number: signal.Signals) -> None:
     start, started = in_turn(lambda: Signalled(number))
-    before = signal.getsignal(number)
-    assert run_forever(start) == ExitCode.ENDED
+    usual = signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL
+    before = signal.signal(number, usual)  # a shell that runs the tests in its background has SIGINT ignored
+    try:
+        assert run_forever(start) == ExitCode.ENDED
+        assert signal.getsignal(number) is usual
+    finally:
+        signal.signal(number, before)
     assert started[0].stopped.is_set()
-    assert signal.getsignal(number) is before
+
+
+def test_a_signal_that_the_shell_ignores_stays_ignored() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        start, started = in_turn(lambda: Signalled(signal.SIGINT))
+        stop = threading.Event()
+        threading.Timer(0.2, stop.set).start()
+        assert run_forever(start, stop=stop) == ExitCode.ENDED
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert started[0].stopped.is_set()
 
 
 def test_a_handler_of_the_application_stays() -> None:
