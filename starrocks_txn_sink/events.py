@@ -47,21 +47,19 @@ _ALL: Final = (
         "sink",
         unlimited=True,
         rows__dead_lettered="source transactions with rejected rows went to the dead-letter table: by table `rows`, "
-        "their source partitions and positions (`place`), and the `source_transactions` of these partitions "
-        "([dead-letters.md](../guides/dead-letters.md))",
+        "`place`, and `source_transactions` ([dead-letters.md](../guides/dead-letters.md))",
     ),
     *_kinds(
         logging.INFO,
         "sink",
         session__opened="the driver has taken the job over",
-        batch__completed="a micro-batch succeeded: seconds, StarRocks transactions (`receipts`), visible rows and "
-        "source transactions, `dead_lettered_rows` and `dead_lettered_transactions`",
+        batch__completed="a micro-batch succeeded: seconds, StarRocks transactions (`receipts`), visible and "
+        "dead-lettered rows and source transactions",
         batch__stopped="a micro-batch ended because its query is being stopped",
         schema__changed="the sink has altered or created a `table` (`schema_changes`), with this `statement`",
-        snapshot__progressed="rows of the source's first snapshot are visible: of its `tables` that have begun the "
-        "number that is `over`, and the names of those that are since this commit (`tables_over`, "
-        "[what a reader sees](../guides/snapshots.md))",
-        snapshot__ended="the last row of the source's first snapshot is visible, and all its `tables` are whole",
+        snapshot__progressed="rows of the source's first snapshot are visible: how many of its `tables` are `over`, "
+        "which since this commit (`tables_over`, [what a reader sees](../guides/snapshots.md))",
+        snapshot__ended="the last row of the source's first snapshot is visible",
         schema__waiting="StarRocks changes a `table` in the background, and the sink waits for it",
     ),
     *_kinds(
@@ -70,8 +68,7 @@ _ALL: Final = (
         sink__made="a sink was made: version, Spark's version, `buffer_bytes`, `timeout`",
         batch__started="a micro-batch begins, with the number of lanes",
         batch__traceback="the Python traceback of a failed micro-batch",
-        receipt__collected="a StarRocks transaction is visible: label, rows, source transactions, dead-lettered ones, "
-        "attempts, retries",
+        receipt__collected="a StarRocks transaction is visible: label, counts, attempts, retries",
         lane__reported="a lane's counts arrived",
         assembler__counted="an assembling stage's counts arrived",
     ),
@@ -116,11 +113,10 @@ _ALL: Final = (
         columns__unknown="JSON rows name columns that their table lacks, with `schema_changes` ignore "
         "([Unknown columns](runbook.md#alert-unknown-columns))",
         columns__gone="columns that a table's JSON rows used to name and no row of a micro-batch names: they are "
-        "NULL there (once a session and column)",
-        columns__unfilled="the sink has added `columns` that have a DEFAULT at the source or are NOT NULL: rows that "
-        "were there before have NULL until they change, because the source writes no change of them",
-        loops__missing="the driver's installation has no [compiled loops](../guides/performance.md#compiled-loops), so "
-        "each row costs more",
+        "NULL there",
+        columns__unfilled="the sink has added `columns` that have a DEFAULT at the source or are NOT NULL: earlier "
+        "rows have NULL until they change",
+        loops__missing="the driver has no [compiled loops](../guides/performance.md#compiled-loops)",
         deletes__unfilled="deletes carry only their key, and there is no `query_url` "
         "([debezium.md](../guides/debezium.md#tables))",
     ),
@@ -132,18 +128,16 @@ _ALL: Final = (
     *_kinds(
         logging.INFO,
         "sink",
-        columns__waiting="with `schema_changes` apply: columns that a table lacks have only NULL so far; they are "
-        "added with their first value",
+        columns__waiting="columns that a table lacks have only NULL so far; they are added with their first value",
         columns__unnamed="columns without a default that none of a table's first JSON rows names; they are NULL",
-        compact__skipped="all rows of a table are sent, although `compact` is on, and `why` "
-        "([compact.md](../guides/compact.md))",
+        compact__skipped="[`compact`](../guides/compact.md) is on, but all rows of a table are sent, and `why`",
     ),
     # how rows reach their lanes
     *_kinds(
         logging.WARNING,
         "sink",
-        lanes__repeated="the task of a `lane` ended early, so the lanes run again; the third time in a row ends the "
-        "micro-batch ([Error `lane_died`](errors/lane_died.md))",
+        lanes__repeated="the task of a `lane` ended early, so the lanes run again "
+        "([Error `lane_died`](errors/lane_died.md))",
         rows__sorted="rows were out of order, or their label got too old: Spark sorts them first from now on, `why`",
         source__slow="once a query: Spark's Kafka source polls 500 records at a time "
         "([sources.md](../guides/sources.md#larger-polls))",
@@ -158,7 +152,7 @@ _ALL: Final = (
     *_kinds(
         logging.INFO,
         "sink",
-        write__progressed="a long `sink.write`, every ten seconds (on a terminal there is a bar instead)",
+        write__progressed="a long `sink.write`, every ten seconds",
     ),
     # source transactions that are not written
     *_kinds(
@@ -177,24 +171,22 @@ _ALL: Final = (
         transaction__timed_out='the END did not come, so the rows were dropped (`on_open_timeout="drop"`)',
         transaction__waiting="a transaction of Debezium has not added up for a minute, with its counts by table",
         transaction__quarantined="a transaction of Debezium did not add up within `open_timeout`, and was given up",
-        source__repeated="a source partition repeats events that this run has not read, too old to be compared: its "
-        "source may be another one ([Error `source_changed`](errors/source_changed.md))",
+        source__repeated="a source partition repeats events that are too old to be compared: its source may be "
+        "another one ([Error `source_changed`](errors/source_changed.md))",
         transaction__late="events of a transaction came after it was given up",
-        truncate__ignored="the source has emptied a `table` with TRUNCATE, `count` times, and it keeps its rows "
-        '(`on_truncate="ignore"`, [debezium.md](../guides/debezium.md#truncate))',
+        truncate__ignored="the source has emptied a `table`, which [keeps its rows](../guides/debezium.md#truncate)",
     ),
     *_kinds(
         logging.INFO,
         "sink",
         "assembler",
         round__ended="the label of a micro-batch got old, so its rows so far were committed "
-        "([rounds](../guides/exactly-once.md#is-my-micro-batch-atomic)); with lanes that read Kafka a second line has "
-        "the `round` and the `offsets_left`",
+        "([rounds](../guides/exactly-once.md#is-my-micro-batch-atomic))",
     ),
     *_kinds(
         logging.INFO,
         "assembler",
-        assembler__planned="`assemble_transactions` or `assemble_debezium` was planned, with the state operator",
+        assembler__planned="an assembling stage was planned, with its state operator",
     ),
     # a checkpoint
     *_kinds(

@@ -67,7 +67,8 @@ def metrics() -> str:
     """Every metric of the catalogue, after what is true of all of them."""
     head = (
         f"All names begin with `{PREFIX}`. Labels are bounded: {TABLES} tables and {PARTITIONS} source partitions are "
-        "told apart, the\nrest is `_other` or left out. A star * marks a metric that is there from the start, as 0.\n"
+        "told apart, the\nrest is `_other` or left out. A star * marks a metric that is there from the start, as 0.\nTimestamps count "
+        "from the Unix epoch.\n"
     )
     return "\n".join((head, *map(_metric, METRICS))) + "\n"
 
@@ -101,13 +102,15 @@ def alerts() -> str:
 
 
 def events() -> str:
-    """Every event of the catalogue, by level, the highest first."""
+    """Every event of the catalogue, by level, the highest first; those without a line by name."""
     levels: dict[str, list[str]] = {}
     for kind in sorted(EVENTS.values(), key=lambda kind: -(kind.level or 0)):
-        level = logging.getLevelName(kind.level) if kind.level is not None else "Without a line"
         loggers = ", ".join(f"`{logger}`" for logger in kind.loggers) if kind.loggers not in ((), ("sink",)) else ""
-        levels.setdefault(level, []).append(f"- `{kind.name}`{f' ({loggers})' if loggers else ''}: {kind.meaning}\n")
-    return "\n".join(f"**{level}**\n\n{''.join(entries)}" for level, entries in levels.items())
+        entry = f"- `{kind.name}`{f' ({loggers})' if loggers else ''}: {kind.meaning}\n"
+        levels.setdefault(logging.getLevelName(kind.level) if kind.level is not None else "", []).append(entry)
+    silent = ", ".join(f"`{kind.name}`" for kind in EVENTS.values() if kind.level is None)
+    lists = "\n".join(f"**{level}**\n\n{''.join(entries)}" for level, entries in levels.items() if level)
+    return f"{lists}\n**Without a line**: {silent}\n"
 
 
 # --- docs/reference/options.md, docs/guides/migration.md ---
@@ -123,12 +126,11 @@ def options() -> str:
 
 
 def without_effect() -> str:
-    """Every option that changes nothing in some circumstances."""
-    rows = (
-        (f"`{idle.option}`", ", and ".join(circumstance.value for circumstance in idle.when), idle.why)
-        for idle in sorted(WITHOUT_EFFECT, key=lambda idle: list(SinkOptions.__dataclass_fields__).index(idle.option))
-    )
-    return table("option | changes nothing with | why", rows)
+    """Every circumstance with the options that change nothing then; the warning has the reason of each."""
+    lists: dict[str, list[str]] = {}
+    for idle in sorted(WITHOUT_EFFECT, key=lambda idle: list(SinkOptions.__dataclass_fields__).index(idle.option)):
+        lists.setdefault(", and ".join(circumstance.value for circumstance in idle.when), []).append(f"`{idle.option}`")
+    return table("with | change nothing", ((when, ", ".join(names)) for when, names in lists.items()))
 
 
 def flink_options() -> str:
@@ -396,8 +398,8 @@ def _default(action: argparse.Action) -> str:
 
 
 def checks() -> str:
-    """Every check of a rehearsal, with the sections of the wire contract."""
-    return "".join(f"- `{check.name}`{_in_brackets(check.sections)}: {check.expects}\n" for check in (*CHECKS, CLEARED))
+    """Every check of a rehearsal, with the sections of the wire contract; the command's lines say what each expects."""
+    return f"{', '.join(f'`{check.name}`{_in_brackets(check.sections)}' for check in (*CHECKS, CLEARED))}\n"
 
 
 def _in_brackets(sections: Sequence[str]) -> str:

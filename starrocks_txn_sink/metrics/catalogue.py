@@ -85,16 +85,15 @@ METRICS = (
     # right
     _counter(
         "integrity_violations_total",
-        "Proofs that readers saw, or could see, wrong data: a torn, duplicated or lost source transaction, a changed "
-        "source, or a label that a take-over would not find. Above 0: stop the job and investigate.",
+        "Proofs that readers saw, or could see, wrong data. Above 0: stop the job and investigate.",
         ("kind",),
         _each(*VIOLATIONS),
     ),
     _gauge("in_doubt_transactions", "StarRocks transactions whose commit may or may not have taken effect.", (JOB,)),
     _counter(
         "source_transactions_total",
-        "Source transactions: committed; dead_lettered (whole, in the dead-letter table); replayed (already visible "
-        "when a micro-batch was repeated); and in the assembler abandoned, dropped by policy, or empty.",
+        "Source transactions: committed; dead_lettered; replayed (visible already when a micro-batch was repeated); "
+        "and in the assembler abandoned, dropped by policy, or empty.",
         ("outcome",),
         _each(*SOURCE_OUTCOMES),
     ),
@@ -112,14 +111,14 @@ METRICS = (
     ),
     _gauge(
         "last_commit_timestamp_seconds",
-        "Time at which the last StarRocks transaction was visible, since the Unix epoch. 0 before the first.",
+        "Time at which the last StarRocks transaction was visible. 0 before the first.",
         (JOB,),
     ),
     _gauge("last_committed_batch_id", "Micro-batch of the last StarRocks transaction; -1 before the first.", (JOB,)),
     _gauge(
         "last_progress_timestamp_seconds",
-        "Time of the last micro-batch that succeeded, or of the query's last report that it is idle, since the Unix "
-        "epoch. 0 before the first, and if the job is not expected to continue.",
+        "Time of the last micro-batch that succeeded, or of the query's last report that it is idle. 0 before the "
+        "first, and if the job is not expected to continue.",
         (JOB,),
     ),
     _gauge(
@@ -183,8 +182,7 @@ METRICS = (
     ),
     _gauge(
         "oldest_open_transaction_timestamp_seconds",
-        "Time at which the oldest open source transaction began, as seen by the driver, since the Unix epoch; 0 if "
-        "none is open.",
+        "Time at which the oldest open source transaction began, as seen by the driver; 0 if none is open.",
     ),
     _gauge("assembler_state_bytes", "Arrow bytes of the rows of open source transactions."),
     _gauge("open_source_rows", "Rows of open source transactions."),
@@ -213,12 +211,12 @@ METRICS = (
     ),
     _gauge(
         "outage_start_timestamp_seconds",
-        "Time since which a micro-batch has waited for StarRocks, since the Unix epoch. 0 if none waits.",
+        "Time since which a micro-batch has waited for StarRocks. 0 if none waits.",
         (JOB,),
     ),
     _counter("failed_batches_total", "Failed micro-batches; Spark or its supervisor repeats them.", (JOB,)),
     _counter("query_restarts_total", "Further starts of the job's streaming query in this process.", (JOB,)),
-    _gauge("query_start_timestamp_seconds", "Start of the job's streaming query, since the Unix epoch.", (JOB,)),
+    _gauge("query_start_timestamp_seconds", "Start of the job's streaming query.", (JOB,)),
     _counter("retries_total", "Retries by operation and reason.", ("operation", "reason"), RETRIES),
     _counter(
         "requests_total",
@@ -228,8 +226,7 @@ METRICS = (
     ),
     _counter(
         "unknown_columns_total",
-        "Names in JSON rows that are no columns of their table, so that the server drops their values; once a session "
-        "and table, in the first rows.",
+        "Names in JSON rows that are no columns of their table, so that the server drops their values.",
         ("table",),
     ),
     _counter(
@@ -251,12 +248,12 @@ METRICS = (
     ),
     _gauge(
         "source_partition_timestamp_seconds",
-        "Highest event time in each partition of `balanced_kafka`, since the Unix epoch, including unread rows.",
+        "Highest event time in each partition of `balanced_kafka`, including unread rows.",
         ("partition",),
     ),
     _gauge(
         "source_read_until_timestamp_seconds",
-        "Event time up to which `balanced_kafka` has read all partitions, since the Unix epoch; 0 without one.",
+        "Event time up to which `balanced_kafka` has read all partitions; 0 without one.",
     ),
     _gauge(
         "source_skew_seconds",
@@ -275,7 +272,7 @@ METRICS = (
     _gauge("spark_state_bytes", "Memory of Spark's state stores."),
     _gauge(
         "spark_watermark_timestamp_seconds",
-        "Spark's event-time watermark since the Unix epoch; 0 without one. With `open_timeout` it is at most the time "
+        "Spark's event-time watermark; 0 without one. With `open_timeout` it is at most the time "
         "of the newest micro-batch with events.",
     ),
     _gauge("job_info", "Always 1; the labels hold the sink's job and its database.", (JOB, "database")),
