@@ -67,8 +67,8 @@ def metrics() -> str:
     """Every metric of the catalogue, after what is true of all of them."""
     head = (
         f"All names begin with `{PREFIX}`. Labels are bounded: {TABLES} tables and {PARTITIONS} source partitions are "
-        "told apart, the\nrest is `_other` or left out. A star * marks a metric that is there from the start, as 0.\nTimestamps count "
-        "from the Unix epoch.\n"
+        "told apart, the\nrest is `_other` or left out. A star * marks a metric that is there from the start, as 0.\n"
+        "Timestamps count from the Unix epoch.\n"
     )
     return "\n".join((head, *map(_metric, METRICS))) + "\n"
 
