@@ -106,8 +106,7 @@ def test_typed_values_come_back_as_they_went(spark: SparkSession, target: Target
     ]
 
 
-@pytest.mark.parametrize("form", ["json", "csv"])
-def test_sets_are_made_of_numbers_and_texts(spark: SparkSession, target: Target, form: str) -> None:
+def test_sets_are_made_of_numbers_and_texts(spark: SparkSession, target: Target) -> None:
     target.table(
         "visits",
         "id INT NOT NULL, users BITMAP BITMAP_UNION, words BITMAP BITMAP_UNION NOT NULL,"
@@ -116,8 +115,7 @@ def test_sets_are_made_of_numbers_and_texts(spark: SparkSession, target: Target,
     )
     rows = [(1, 13, "hello", "a"), (1, 2**40, "hello", "b"), (2, None, None, None)]
     frame = spark.createDataFrame(rows, "id int, users long, words string, devices string")
-    options = target.options(properties={"format": form})
-    StarRocksSink(options, routes=[TableRoute("visits", frame.columns)]).write(frame, batch_id=1)
+    StarRocksSink(target.options(), routes=[TableRoute("visits", frame.columns)]).write(frame, batch_id=1)
     rows_read = target.sql(
         "SELECT id, bitmap_count(bitmap_union(users)), bitmap_to_string(bitmap_union(words)), hll_union_agg(devices)"
         f" FROM {target.database}.visits GROUP BY id ORDER BY id"
@@ -142,22 +140,6 @@ def test_a_partial_and_a_conditional_update(spark: SparkSession, target: Target)
 def test_each_compression_is_understood(spark: SparkSession, bank: Target, compression: str) -> None:
     StarRocksSink(bank.options(compression=compression)).write(transfers(spark, 20))
     assert bank.sql(f"SELECT count(*) FROM {bank.database}.credits") == [(20,)]
-
-
-@pytest.mark.parametrize("compression", ["none", "gzip", "lz4_frame", "zstd"])
-def test_csv_is_read_as_it_was_meant(spark: SparkSession, target: Target, compression: str) -> None:
-    target.table("lines", "id BIGINT NOT NULL, s STRING, d DATETIME, n INT NOT NULL DEFAULT '7', vb VARBINARY")
-    text, at = 'quo"te\\ 😀\n\tx', datetime.datetime(2026, 1, 2, 3, 4, 5, 678901)
-    rows = [
-        (1, text, at, bytearray(b"\x00\xff"), "upsert"),
-        (2, "", None, None, "upsert"),
-        (3, None, at, None, "delete"),
-    ]
-    frame = spark.createDataFrame(rows, "id long, s string, d timestamp_ntz, vb binary, op string")
-    options = target.options(compression=compression, properties={"format": "csv"})
-    StarRocksSink(options, routes=[TableRoute("lines", ["id", "s", "d", "vb"])]).write(frame)
-    rows_read = target.sql(f"SELECT id, s, d, n, hex(vb) FROM {target.database}.`lines` ORDER BY id")
-    assert rows_read == [(1, text, at, 7, "00FF"), (2, "", None, 7, None)]
 
 
 def test_the_data_source_writes_a_frame(spark: SparkSession, bank: Target) -> None:

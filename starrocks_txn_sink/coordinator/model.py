@@ -285,7 +285,6 @@ class Receipt:
         committed_at: The time of the commit, in seconds since the Unix epoch.
         open_seconds: The age of the last attempt's label when it became VISIBLE.
         dead_lettered: Rows that the server rejected. They are in the dead-letter table, and not in `regions`.
-        filtered: Rows by table that the server left out, as `max_filter_ratio` allows. They are in `regions` too.
         dead_lettered_positions: First and last position of the dead-lettered source transactions of each source
             partition. They are in `positions` too, because they are done.
     """
@@ -304,7 +303,6 @@ class Receipt:
     committed_at: float = 0.0
     open_seconds: float = 0.0
     dead_lettered: tuple[RegionCount, ...] = ()
-    filtered: dict[str, int] = field(default_factory=dict)
     dead_lettered_positions: tuple[PositionSpan, ...] = ()
 
     @property

@@ -20,7 +20,6 @@ class Feature(Enum):
 
     EXACTLY_ONCE = "`delivery` exactly-once", "delivery is exactly-once", "delivery"
     QUARANTINE = "`on_bad_rows` quarantine", "on_bad_rows is quarantine", "on_bad_rows"
-    CSV = "property `format` csv", "format is csv", "properties"
     JSONPATHS = "property `jsonpaths`", "jsonpaths is set", "properties"
     PARTIAL_UPDATE = "property `partial_update`", "partial_update is set", "properties"
     PARTIAL_UPDATE_UNNAMED = (
@@ -30,7 +29,6 @@ class Feature(Enum):
     )
     MERGE_CONDITION = "property `merge_condition`", "merge_condition is set", "properties"
     WHERE = "property `where`", "where is set", "properties"
-    MAX_FILTER_RATIO = "property `max_filter_ratio`", "max_filter_ratio is above 0", "properties"
     ROUTES = "typed columns (`routes`)", "routes are given", ""
     JSON_TEXTS = "rows as JSON texts (no `routes`)", "rows come as JSON texts", ""
     ASSEMBLE = "raw events (`assemble`)", "assemble is given", "assemble"
@@ -59,15 +57,6 @@ OVER_SQL: Final[Mapping[str, tuple[str, str]]] = {
 the advice."""
 
 _PAIRS: Final[Mapping[tuple[Feature, Feature], tuple[str, str]]] = {
-    (Feature.QUARANTINE, Feature.CSV): (
-        "dead letters keep their rows as JSON",
-        "Remove format, or set on_bad_rows='fail'.",
-    ),
-    (Feature.CSV, Feature.JSONPATHS): ("jsonpaths belongs to JSON", "Remove one of them."),
-    (Feature.JSON_TEXTS, Feature.CSV): (
-        "the sink sends JSON texts unchanged",
-        "Remove format, or give the sink typed columns and a TableRoute.",
-    ),
     (Feature.JSON_TEXTS, Feature.PARTIAL_UPDATE_UNNAMED): (
         "partial_update needs a list of columns, and JSON texts have none",
         "List the key columns and the updated columns in columns, or give the sink a TableRoute.",
@@ -111,7 +100,6 @@ NOT_COMPACTED: Final[Features] = {
     Feature.PARTIAL_UPDATE: "several rows of a key may update different columns",
     Feature.MERGE_CONDITION: "an earlier row of a key may win",
     Feature.WHERE: "the property may filter the last row of a key out and keep an earlier one",
-    Feature.MAX_FILTER_RATIO: "the server may leave out the last row of a key and keep an earlier one",
 }
 """Properties with which the sink sends all rows of a table, although `compact` is on, and the reason."""
 

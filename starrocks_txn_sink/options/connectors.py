@@ -133,7 +133,7 @@ _SCANS = WithoutEffect("no thread polls the buffers")
 _CONTINUE = WithoutEffect("the backend is asked for before the body is sent")
 _WAITS = WithoutEffect("waits between attempts grow by themselves, up to batch_deadline")
 _ROWS = WithoutEffect("the buffer is bounded by bytes (buffer_bytes), not by rows")
-_SEPARATORS = WithoutEffect("the sink writes CSV with separators of its own, the characters 1 and 2")
+_SEPARATORS = WithoutEffect("the sink writes JSON")
 _ALWAYS = Refused("every load is part of a transaction", ("true",))
 _NO_END = "in Flink and Spark connectors, values of 0 and less mean no timeout; here they select the default"
 _INTERVAL_NOTE = (
@@ -294,7 +294,7 @@ def _read_property(name: str, value: Any, values: dict[str, Any]) -> bool:
     parts = re.fullmatch(r"(?:sink|starrocks\.write)\.properties\.(.+)", lower)
     if parts is None or lower in _NAMES:
         return False
-    # both connectors accept CSV and csv
+    # both connectors accept JSON and json
     values.setdefault("properties", {})[parts[1]] = _as_text(value).lower() if parts[1] == "format" else value
     return True
 

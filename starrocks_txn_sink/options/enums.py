@@ -45,13 +45,8 @@ class Compression(Enum):
 
     @property
     def codec(self) -> str:
-        """The codec's name in pyarrow, and in the server's formats of compressed CSV; not of `none`."""
+        """The codec's name in pyarrow; not of `none`."""
         return str(self.value).removesuffix("_frame")
-
-    @property
-    def csv_format(self) -> str:
-        """The property `format` of CSV, which has the compression in its name (wire contract 5.2)."""
-        return "csv" if self is Compression.NONE else self.codec
 
 
 COMPRESSIONS = alternatives(Compression)

@@ -12,12 +12,8 @@ from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options.combinations import NOT_COMPACTED, Feature, Features
 from starrocks_txn_sink.options.enums import COMPRESSIONS, Compression
 
-CSV_COLUMN, CSV_ROW = "\x01", "\x02"
-"""Separators of columns and rows with `format` csv."""
-
 _TEXT = r".*\S.*"
 _WHOLE = r"-?\d+"
-_RATIO = r"0(\.\d*)?|1(\.0*)?|\.\d+"
 _SWITCH = "true|false"
 
 RENAMING = frozenset(("columns", "jsonpaths", "json_root"))
@@ -26,7 +22,6 @@ RENAMING = frozenset(("columns", "jsonpaths", "json_root"))
 ALLOWED: Mapping[str, tuple[str, str]] = {
     "columns": (_TEXT, "a list of columns"),
     "where": (_TEXT, "a condition"),
-    "max_filter_ratio": (_RATIO, "a number from 0 to 1"),
     "partitions": (_TEXT, "a list of partitions"),
     "temporary_partitions": (_TEXT, "a list of partitions"),
     "negative": (_SWITCH, "true or false"),
@@ -44,13 +39,13 @@ ALLOWED: Mapping[str, tuple[str, str]] = {
     "log_rejected_record_num": (_WHOLE, "a whole number"),
     "compression": ("|".join(compression.value for compression in Compression), COMPRESSIONS),
     # Set by the sink. The sink's own value is accepted, so that a Flink connector's configuration works unchanged.
-    "format": ("json|csv", "json or csv"),
+    "format": ("json", "json, which alone the sink writes"),
     "strip_outer_array": ("true", "true, because the sink sends each load as one JSON array"),
     "ignore_json_size": ("true", "true, because the loads of a transaction add up"),
 }
 """Property → (pattern of its values, text of the allowed values)."""
 
-_CSV = "the sink writes one form of CSV only, which needs no quotes"
+_CSV = "the sink writes JSON"
 _OURS = "the sink sets it itself"
 _MERGE = "merge commit joins loads of different writers, so a load has no transaction of its own"
 
@@ -66,14 +61,13 @@ REFUSED: Mapping[str, str] = {
     "warehouse": "set the option warehouse",
     "idle_transaction_timeout": "the server ignores it in multi-table transactions; set the option timeout",
     "prepared_timeout": "multi-table transactions are never prepared; set the option timeout",
+    "max_filter_ratio": "the server would leave rows out of a commit that nobody keeps; set on_bad_rows to quarantine",
     "json_root": "the sink frames rows itself; extract the part that you want before the sink",
     "envelope": "the sink sends plain rows; unpack envelopes before the sink",
     "enable_merge_commit": _MERGE,
     "merge_commit": _MERGE,
 }
 """Property → the reason why a user cannot set it."""
-
-SET_BY_SINK = frozenset({"format", "strip_outer_array", "ignore_json_size"})
 
 
 def check_properties(properties: Mapping[str, object], option: str) -> dict[str, str]:
@@ -101,18 +95,15 @@ _FEATURES: Mapping[str, Feature] = {
     "partial_update": Feature.PARTIAL_UPDATE,
     "merge_condition": Feature.MERGE_CONDITION,
     "where": Feature.WHERE,
-    "max_filter_ratio": Feature.MAX_FILTER_RATIO,
 }
 
 
 def features(properties: Mapping[str, str], option: str) -> Features:
     """Features that the merged properties of one table use; errors say that `option` sets the properties."""
     features_used = {}
-    if properties.get("format") == "csv":
-        features_used[Feature.CSV] = f"{option} sets format to csv"
     for name, feature in _FEATURES.items():
         value = properties.get(name, "")
-        if value not in ("", "false") and not (name == "max_filter_ratio" and float(value) == 0):
+        if value not in ("", "false"):
             features_used[feature] = f"{option} sets {name}"
     if Feature.PARTIAL_UPDATE in features_used and "columns" not in properties:
         features_used[Feature.PARTIAL_UPDATE_UNNAMED] = f"{option} sets partial_update without columns"

@@ -28,8 +28,6 @@ from starrocks_txn_sink.options.without_effect import Circumstance, options_with
 from starrocks_txn_sink.public_names import suggests_arguments
 
 MIB = 1 << 20
-CSV_HEADERS = {"column_separator": "\\x01", "row_delimiter": "\\x02"}
-"""`load_properties.CSV_COLUMN` and `CSV_ROW` in the spelling of HTTP headers."""
 OWN_TABLES = "_starrocks_txn_sink_"
 """Prefix of the sink's own tables: ledger, dead letters, receipts."""
 
@@ -367,8 +365,7 @@ class SinkOptions:
 
         The body is one JSON array. `ignore_json_size` lifts the limit of 100 MiB for all loads of a transaction
         together; `timeout` keeps the load's plan alive as long as the transaction. With `strict_mode`, which the user's
-        properties may turn off, a value that does not fit is an error and not NULL (wire contract 5.7). With `format`
-        csv the compression is part of the format's name (wire contract 5.2).
+        properties may turn off, a value that does not fit is an error and not NULL (wire contract 5.7).
         """
         headers = {
             "format": "json",
@@ -378,21 +375,9 @@ class SinkOptions:
             "strict_mode": "true",
         }
         headers |= self.properties_of(table)
-        if self.writes_csv(table):
-            frame = {"format": self.compression_of(table).csv_format, **CSV_HEADERS}
-            left_out = load_properties.SET_BY_SINK | {"compression"}
-            return {name: value for name, value in headers.items() if name not in left_out} | frame
         compression = self.compression_of(table)
         headers.pop("compression", None)
         return headers if compression is Compression.NONE else {**headers, "compression": compression.value}
-
-    @property
-    def allows_filtered_rows(self) -> bool:
-        """Whether some table has a `max_filter_ratio` above 0: the server may then drop rows and still commit."""
-        return any(float(properties.get("max_filter_ratio", "0")) > 0 for _, properties in self._properties())
-
-    def writes_csv(self, table: str) -> bool:
-        return self.properties_of(table).get("format") == "csv"
 
     def compression_of(self, table: str) -> Compression:
         return Compression(self.properties_of(table).get("compression", self.compression))

@@ -211,7 +211,6 @@ def _ints(rows: pa.RecordBatch, name: str) -> Ints:
 # --- the check of their text ---
 
 _OPEN, _CLOSE, _COMMA, _COLON, _BACKSLASH, _QUOTE, _BRACKET = (ord(letter) for letter in '{},:\\"[')
-_JSON: Final = SEPARATOR.encode()[0]  # first byte of a row in JSON; rows in CSV are the sink's own work
 _SPACES: Final = np.frombuffer(b" \t\r\n", dtype=np.uint8)
 _AFTER_STRING: Final = b",:}] \t\r\n"
 _MAY_FOLLOW: Final = np.isin(np.arange(256, dtype=np.uint8), np.frombuffer(_AFTER_STRING, dtype=np.uint8))
@@ -257,7 +256,7 @@ class RowCheck:
 
 
 def _doubtful_rows(payload: pa.Array, deleted: segments.Bools | None) -> Ints:
-    """Indexes of the JSON rows that may be something else than one object without `__op`.
+    """Indexes of the rows that may be something else than one object without `__op`.
 
     Doubtful are rows that do not begin and end with a brace, rows with `__op`, and rows with a brace where a second
     object may begin: after a comma. Torn rows can be valid together in two ways. A row that closes the string of an
@@ -266,32 +265,25 @@ def _doubtful_rows(payload: pa.Array, deleted: segments.Bools | None) -> Ints:
     """
     bounds, data = segments.layout(payload)
     content = np.frombuffer(data, dtype=np.uint8)
-    starts, ends, json_rows = bounds[:-1], bounds[1:], np.arange(len(payload))
+    starts, ends = bounds[:-1], bounds[1:]
     empty: Ints = np.flatnonzero(starts == ends)
     if len(empty):  # not even a separator: no projection of the sink makes such a row
         return empty
-    if (content[starts] != _JSON).any():
-        json_rows = np.flatnonzero(content[starts] == _JSON)
-        starts, ends = starts[json_rows], ends[json_rows]
-    if not len(json_rows):
-        return json_rows
     odd_ends = np.flatnonzero((content[starts + (ends - starts > 1)] != _OPEN) | (content[ends - 1] != _CLOSE))
     first, after = content.take(starts + 2, mode="clip"), content.take(starts + 3, mode="clip")
     places = [odd_ends, np.flatnonzero((first != _QUOTE) | _MAY_FOLLOW[after])]
-    own_ops = starts[:0] if deleted is None else starts[deleted[json_rows]] + _OP_OF_DELETE
+    own_ops = starts[:0] if deleted is None else starts[deleted] + _OP_OF_DELETE
     content = content[: ends[-1]]
     # Counting is cheaper than finding, and for flat rows the counts are mostly the expected ones.
     braces, underscores, escapes = _count_signs(content[starts[0] :])
-    if braces != len(json_rows) or len(odd_ends):
+    if braces != len(starts) or len(odd_ends):
         places.append(np.searchsorted(starts, _second_braces(content, starts), side="right") - 1)
     if underscores != len(own_ops):
         foreign_ops = _without(_op_places(content, starts[0]), own_ops)
         places.append(np.searchsorted(starts, foreign_ops, side="right") - 1)
     if escapes:
-        escaped = pc.match_substring_regex(payload, _ESCAPED).to_numpy(zero_copy_only=False)
-        places.append(np.flatnonzero(escaped[json_rows]))
-    doubtful = np.concatenate(places)
-    return json_rows[np.unique(doubtful)] if len(doubtful) else doubtful
+        places.append(np.flatnonzero(pc.match_substring_regex(payload, _ESCAPED).to_numpy(zero_copy_only=False)))
+    return np.unique(np.concatenate(places))
 
 
 def _count_signs(content: segments.Octets) -> tuple[int, int, int]:

@@ -1,4 +1,4 @@
-"""The body of a load: the last row of each key, as a JSON array or as CSV, possibly compressed.
+"""The body of a load: the last row of each key, as a JSON array, possibly compressed.
 
 **Rows.** The server promises no order between rows of one key in one StarRocks transaction (wire contract 4.10). So a
 load leaves out each row that a later row of the load replaces. It cannot replace a row that an earlier load of the same
@@ -7,7 +7,7 @@ transaction when all of its rows are there, newest load first, and each load lea
 
 **Bytes.** The JVM makes the JSON, and Python never touches a single row: a body is a sequence of slices of Arrow
 buffers. So every row comes with the separator in front (`,{"a":1}`): the first comma becomes the opening bracket,
-whereas a trailing comma would stay inside the array. CSV rows have the row delimiter in front for the same reason.
+whereas a trailing comma would stay inside the array.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ import pyarrow.compute as pc
 from starrocks_txn_sink.coordinator.model import SEPARATOR, Chunk, Ints, LoadAction
 from starrocks_txn_sink.errors import KeyRepeated
 from starrocks_txn_sink.options.enums import Compression
-from starrocks_txn_sink.options.load_properties import CSV_COLUMN, CSV_ROW
 from starrocks_txn_sink.protocol.label import ReplacedRows
 from starrocks_txn_sink.protocol.wire import Body
 from starrocks_txn_sink.rows import columns
@@ -71,16 +70,13 @@ class ReleasedBody:
         self.release()
 
 
-def load_body(pieces: Sequence[memoryview], compression: str, *, csv: bool = False) -> LoadBody:
+def load_body(pieces: Sequence[memoryview], compression: str) -> LoadBody:
     """The body of a load for one table; `pieces` are runs of rows that each begin with their separator.
 
     `compression` is a value of Compression.
     """
     first, *more_pieces = pieces
-    if csv:  # the last row needs its delimiter too: the server joins loads (wire contract 5.3)
-        rows = LoadBody((first[len(CSV_ROW) :], *more_pieces, CSV_ROW.encode()))
-    else:
-        rows = LoadBody((b"[", first[len(SEPARATOR) :], *more_pieces, b"]"))
+    rows = LoadBody((b"[", first[len(SEPARATOR) :], *more_pieces, b"]"))
     if compression == Compression.NONE.value:
         return rows
     sink = pa.BufferOutputStream()
@@ -93,10 +89,9 @@ def load_body(pieces: Sequence[memoryview], compression: str, *, csv: bool = Fal
 # --- the last row of each key ---
 
 
-_JSON_DELETE: Final = (SEPARATOR + columns.DELETING).encode()
+_DELETE: Final = (SEPARATOR + columns.DELETING).encode()
 _GROUP_BYTES: Final = 4 << 20
 _LARGE_PIECE: Final = 1 << 20
-_CSV_DELETE: Final = f"{CSV_COLUMN}1".encode()  # the last field is `__op`
 
 
 def last_of_each(keys: pa.Array) -> Bools | None:
@@ -438,5 +433,4 @@ class _GroupRows:
 
 
 def _count_deletes(rows: pa.Array) -> int:
-    in_json, in_csv = pc.starts_with(rows, _JSON_DELETE), pc.ends_with(rows, _CSV_DELETE)
-    return int(pc.sum(pc.or_(in_json, in_csv)).as_py() or 0)
+    return int(pc.sum(pc.starts_with(rows, _DELETE)).as_py() or 0)

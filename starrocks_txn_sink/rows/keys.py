@@ -22,7 +22,6 @@ import pyarrow.compute as pc
 from numpy.lib.stride_tricks import sliding_window_view
 
 from starrocks_txn_sink.coordinator.model import SEPARATOR, Ints
-from starrocks_txn_sink.options.load_properties import CSV_COLUMN
 from starrocks_txn_sink.rows import columns
 from starrocks_txn_sink.rows.json_objects import BLOCK_BYTES, read_lines
 from starrocks_txn_sink.rows.segments import Bools, Octets
@@ -41,8 +40,7 @@ _TEXT_BYTES: Final = 66  # a number of 65 characters or a string of 63, and the 
 _BLOCK_ROWS: Final = 1 << 12
 _JSON_NUMBER: Final = r"^-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?$"
 ROOM: Final = 256  # bytes behind the last row, so that windows of one size fit behind the start of each row
-_NULL_CSV: Final = "\\N"
-_LINE_BREAK, _COLUMN, _QUOTE, _BACKSLASH = map(ord, ("\n", CSV_COLUMN, '"', "\\"))
+_LINE_BREAK, _QUOTE, _BACKSLASH = map(ord, '\n"\\')
 
 
 class KeyType(Enum):
@@ -66,14 +64,13 @@ _KEY_TYPES: Final = {
 class KeyColumn:
     """A column of a primary key; `scale` counts the digits behind a decimal's point (None: not known).
 
-    `field` is the column's member in a JSON row, `place` its place in a row of CSV.
+    `field` is the column's member in a row.
     """
 
     name: str
     key_type: KeyType
     scale: int | None = None
     field: str = ""
-    place: int | None = None
 
     @classmethod
     def of(cls, name: str, type_name: str, scale: int | None) -> KeyColumn:
@@ -131,12 +128,7 @@ def read_keys(text: Octets, starts: Ints, key: TableKey) -> pa.Array:
     `text` holds the rows, each with a separator of one byte in front; `starts` has the place of each separator, then
     the end. Nothing is copied if rows begin with their key and `text` goes on for ROOM bytes behind them.
     """
-    if text[starts[0]] != ord(SEPARATOR):
-        parts = _read_fields(text, starts, key)
-    else:
-        parts = (
-            _read_first_members(text, starts, key) or _read_members(text, starts, key) or _parse_rows(text, starts, key)
-        )
+    parts = _read_first_members(text, starts, key) or _read_members(text, starts, key) or _parse_rows(text, starts, key)
     if len(parts) == 1 and parts[0].type == pa.int64():
         return parts[0]
     texts = [_in_one_form(column, values) for column, values in zip(key, parts, strict=True)]
@@ -317,15 +309,6 @@ def _plain(value: object) -> str | None:
     if isinstance(value, bool):
         return str(value).lower()
     return value if isinstance(value, str) else None
-
-
-def _read_fields(text: Octets, starts: Ints, key: TableKey) -> list[pa.Array]:
-    """The key's fields of rows in CSV, which all have the same number of fields and no quotes (`sink.typed`)."""
-    separators = np.flatnonzero(text[starts[0] : starts[-1]] == _COLUMN) + starts[0]
-    rows = len(starts) - 1
-    edges = np.column_stack((starts[:-1], separators.reshape(rows, -1), starts[1:]))
-    fields = [_cut_out(text, edges[:, column.place or 0] + 1, edges[:, (column.place or 0) + 1]) for column in key]
-    return [pc.if_else(pc.equal(text, _NULL_CSV), pa.scalar(None, pa.large_string()), text) for text in fields]
 
 
 def _cut_out(text: Octets, starts: Ints, ends: Ints) -> pa.Array:

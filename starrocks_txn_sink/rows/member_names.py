@@ -16,7 +16,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from starrocks_txn_sink.coordinator.model import FILLED, SEPARATOR, TYPE_MARK, MissingColumns
+from starrocks_txn_sink.coordinator.model import FILLED, TYPE_MARK, MissingColumns
 from starrocks_txn_sink.errors import UnknownColumn
 from starrocks_txn_sink.rows import columns, segments
 from starrocks_txn_sink.rows.unchanged import UnchangedValues, refuse_unchanged
@@ -44,7 +44,6 @@ def no_types(_table: str, _name: str) -> Sequence[str]:
     return ()
 
 
-_SEPARATOR = SEPARATOR.encode()
 _PLACE = (columns.PARTITION, columns.POSITION)
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _SHOWN = 5  # names in an error
@@ -209,9 +208,7 @@ class LackingColumns:
 
 
 def _names_in(payload: bytes) -> tuple[str, ...] | None:
-    """The names of a row's members; None for CSV, and for text that is no JSON object."""
-    if payload[:1] != _SEPARATOR:
-        return None
+    """The names of a row's members; None for text that is no JSON object."""
     try:
         row = orjson.loads(memoryview(payload)[1:])
     except orjson.JSONDecodeError:

@@ -370,7 +370,6 @@ class RoundRunner:
                 return self._performer(order)
 
     def _commit(self, receipt: Receipt) -> None:
-        receipt = replace(receipt, filtered=self._performer.filtered.get(receipt.label, {}))
         (receipt,) = self._metrics.add_details([receipt])
         self.written.receipts.append(receipt)
         reports = [report.commit(receipt.committed_at) for report in self._reports.pop(receipt.label, [])]

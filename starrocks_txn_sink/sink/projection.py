@@ -18,7 +18,6 @@ from starrocks_txn_sink.coordinator.model import SEPARATOR
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.combinations import Feature
-from starrocks_txn_sink.options.load_properties import CSV_COLUMN, CSV_ROW
 from starrocks_txn_sink.rows import columns as names
 from starrocks_txn_sink.sink.typed.route import TypedRoute
 from starrocks_txn_sink.sink.typed.terms import TableTerms
@@ -168,13 +167,11 @@ def _row_and_table(frame: DataFrame, terms: TableTerms) -> tuple[Column, Column]
 
 
 def _payload(frame: DataFrame, row: Column, table: Column, terms: TableTerms) -> Column:
-    separator, routes, keyless = F.lit(SEPARATOR), terms.routes, terms.keyless
-    upsert = _csv_or(table, routes, F.concat(F.lit(CSV_ROW), row, _csv_op(table, routes, 0)), F.concat(separator, row))
+    keyless, upsert = terms.keyless, F.concat(F.lit(SEPARATOR), row)
     if names.OP not in frame.columns:
         return upsert
     op = _op()
     delete = _filled_delete(row, table, terms.placeholders) if terms.placeholders else _delete(row, F.lit(""))
-    delete = _csv_or(table, routes, F.concat(F.lit(CSV_ROW), row, _csv_op(table, routes, 1)), delete)
     if keyless:
         delete = F.when(table.isin(*keyless), _refusal(names.NO_PRIMARY_KEY, table, frame)).otherwise(delete)
     unknown = _refusal(names.UNKNOWN_OP, op, frame)
@@ -224,18 +221,6 @@ def _op() -> Column:
 
 def _is_upsert(op: Column) -> Column:
     return op.isNull() | op.isin(*names.UPSERTS)
-
-
-def _csv_or(table: Column, routes: Sequence[TypedRoute], csv: Column, json: Column) -> Column:
-    """`csv` for tables with `format` csv, `json` for others."""
-    tables = [route.table for route in routes if route.csv]
-    return F.when(table.isin(tables), csv).otherwise(json) if tables else json
-
-
-def _csv_op(table: Column, routes: Sequence[TypedRoute], code: int) -> Column:
-    """The operation as the last column of a CSV line, in tables with a key (wire contract 5.6)."""
-    keyed = [route.table for route in routes if route.op]
-    return F.when(table.isin(keyed), F.lit(f"{CSV_COLUMN}{code}")).otherwise(F.lit("")) if keyed else F.lit("")
 
 
 def _refuse_other_databases(frame: DataFrame, payload: Column, database: str) -> Column:

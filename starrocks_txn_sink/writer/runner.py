@@ -8,7 +8,6 @@ over SQL why rows were rejected: `information_schema.loads` has the counts by ta
 (wire contract 5.10, 6.5, 7.5). The server's reason repeats the row, so errors show only rule and column.
 """
 
-import contextlib
 import queue
 import random
 import re
@@ -27,7 +26,7 @@ from starrocks_txn_sink.coordinator.ownership import Ownership
 from starrocks_txn_sink.errors import CommitFailed, DeadlineExceeded, OutcomeUnknown, RowsRejected, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol import label as protocol
-from starrocks_txn_sink.protocol.label import Aborted, Committed, Label, Ledger, RetryPolicy, Steps, Unknown, run
+from starrocks_txn_sink.protocol.label import Aborted, Label, Ledger, RetryPolicy, Steps, Unknown, run
 from starrocks_txn_sink.protocol.refusals import NO_ROWS
 from starrocks_txn_sink.protocol.wire import Body, Transport
 from starrocks_txn_sink.rows.body import ReleasedBody, UniqueRows, load_body
@@ -278,8 +277,7 @@ class Performer:
     """Runs actions; may be called from several threads at once.
 
     `listener` gets the events of each action and of its requests. `release` frees the memory of rows that were read
-    from a spill file. `filtered` collects, by label, the rows of each table that the server left out of a commit
-    (`max_filter_ratio`).
+    from a spill file.
     """
 
     options: SinkOptions
@@ -294,7 +292,6 @@ class Performer:
     unique: UniqueRows = field(default_factory=lambda: UniqueRows({}))
     release: Callable[[], None] | None = None
     query: Query | None = None
-    filtered: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def __call__(self, action: model.Action) -> model.Result:
         """Run the steps of `action` and return their result; raises StarRocksSinkError as they do.
@@ -363,8 +360,7 @@ class Performer:
         rows = self.unique.select(action)
         if not rows.pieces:
             return protocol.Loaded(None, 0, rows.replaced)
-        codec, csv = self.options.compression_of(action.table).value, self.options.writes_csv(action.table)
-        body: Body = load_body(rows.pieces, codec, csv=csv)
+        body: Body = load_body(rows.pieces, self.options.compression_of(action.table).value)
         if self.release is not None and any(chunk.spilled for chunk in action.chunks):
             self.release()
             body = ReleasedBody(body, self.release)
@@ -378,14 +374,11 @@ class Performer:
         return self.ownership
 
     def _with_reasons(self, action: model.Action, result: model.Result) -> model.Result:
-        """`result` with the reasons of rejected rows, if the query port answers; also counts filtered rows."""
+        """`result` with the reasons of rejected rows, if the query port answers."""
         if self.query is None or not isinstance(action, model.CommitAction):
             return result
         limit = Deadline.after(min(_EXPLAIN_SECONDS, self.deadline.remaining()), self.clock)
         match result:
-            case Committed(label) if self.options.allows_filtered_rows:
-                with contextlib.suppress(StarRocksSinkError, ValueError):
-                    self.filtered[label] = _rejected_rows(self.query, label, limit)
             case Aborted(label, error):
                 values = self.options.show_rejected_values
                 return Aborted(label, explain_rejection(error, self.query, label, limit, values=values))

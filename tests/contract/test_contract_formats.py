@@ -90,7 +90,7 @@ def test_csv_with_its_own_separators(client: Client) -> None:
 def test_compressed_csv_is_a_format(client: Client, codec: Compression) -> None:
     """Wire contract 5.2."""
     table = client.table()
-    load_and_commit(client, table, pa.compress(b"1\ta\n", codec=codec.codec, asbytes=True), format=codec.csv_format)
+    load_and_commit(client, table, pa.compress(b"1\ta\n", codec=codec.codec, asbytes=True), format=codec.codec)
     assert client.rows(table) == [(1, "a")]
 
 

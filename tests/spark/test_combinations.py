@@ -49,16 +49,14 @@ OPTIONS: dict[Either, dict[str, Any]] = {
     Free.BATCH_FRAME: {"job": "frames"},
 }
 PROPERTIES: dict[Either, dict[str, str]] = {
-    Feature.CSV: {"format": "csv"},
     Feature.JSONPATHS: {"jsonpaths": '["$.id"]'},
     Feature.PARTIAL_UPDATE: {"partial_update": "true", "columns": "id"},
     Feature.PARTIAL_UPDATE_UNNAMED: {"partial_update": "true"},
     Feature.MERGE_CONDITION: {"merge_condition": "version"},
     Feature.WHERE: {"where": "id > 1"},
-    Feature.MAX_FILTER_RATIO: {"max_filter_ratio": "0.1"},
 }
 ROUTES = (TableRoute("orders", ["id", "amount"]),)
-NEEDS_ROUTES: set[Either] = {Feature.ROUTES, Feature.CSV, Feature.PARTIAL_UPDATE_UNNAMED}
+NEEDS_ROUTES: set[Either] = {Feature.ROUTES, Feature.PARTIAL_UPDATE_UNNAMED}
 EVENTS: set[Either] = {Feature.ASSEMBLE, Free.KAFKA_READER}
 TEXTS: set[Either] = {Feature.JSON_TEXTS, *EVENTS}
 
@@ -236,8 +234,3 @@ def test_each_conflict_is_one_pair_that_a_user_can_ask_for() -> None:
     pairs = [frozenset((conflict.one, conflict.other)) for conflict in CONFLICTS]
     assert len(set(pairs)) == len(pairs)
     assert all(len(pair) == 2 and pair not in ALTERNATIVES for pair in pairs)
-
-
-def test_properties_of_different_tables_do_not_meet() -> None:
-    tables = {"a": {"format": "csv"}, "b": {"jsonpaths": '["$.id"]'}}
-    assert SinkOptions(load_url="fe", database="shop", delivery="at-least-once", tables=tables)

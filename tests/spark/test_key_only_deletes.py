@@ -14,7 +14,6 @@ from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute, Transacti
 from starrocks_txn_sink.assembler.debezium import assemble_debezium
 from starrocks_txn_sink.changelog import to_changelog
 from starrocks_txn_sink.errors import RowsRejected
-from starrocks_txn_sink.options import TableOptions
 from starrocks_txn_sink.rows.columns import KEY_DELETES
 from starrocks_txn_sink.sink.projection import lane_input
 from starrocks_txn_sink.sink.typed.terms import TableTerms
@@ -143,16 +142,14 @@ def test_frames_know_that_deletes_carry_only_their_key(spark: SparkSession) -> N
     assert KEY_DELETES not in only_upserts.schema["op"].metadata
 
 
-@pytest.mark.parametrize("form", ["json", pytest.param("csv", marks=pytest.mark.deep)])
-def test_typed_columns(spark: SparkSession, server: Emulator, form: str) -> None:
+def test_typed_columns(spark: SparkSession, server: Emulator) -> None:
     query(server, "CREATE TABLE shop.n (id BIGINT NOT NULL, v VARCHAR(4) NOT NULL, b BOOLEAN NOT NULL, n INT NOT NULL,"
           " d DATE NOT NULL) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)")  # fmt: skip
     rows = [("p", 1, 0, True, "c", 1, "v", True, 5), ("p", 2, 0, True, "c", 2, "w", False, 6)]
     rows.append(("p", 3, 0, True, "d", 1, None, None, None))  # type: ignore[arg-type]
     frame = spark.createDataFrame(rows, f"{MARKS}, id long, v string, b boolean, n int")
     frame = frame.withColumn("d", F.when(F.col("op") == "c", F.current_date()))
-    tables = {"n": TableOptions(properties={"format": form})}
-    sink = StarRocksSink(options(server, tables=tables), routes=[TableRoute("n", ["id", "v", "b", "n", "d"])])
+    sink = StarRocksSink(options(server), routes=[TableRoute("n", ["id", "v", "b", "n", "d"])])
     sink.write(frame)
     assert query(server, "SELECT id, v FROM shop.n") == [(2, "w")]
     upsert = frame.filter("op = 'd'").withColumns({"op": F.lit("u"), "position": F.lit(9)})

@@ -60,28 +60,6 @@ def test_where_columns_timezone_and_compression_of_a_table(spark: SparkSession, 
 
 
 @pytest.mark.deep
-def test_a_filter_ratio_lets_bad_rows_go_and_strict_mode_makes_them_bad(spark: SparkSession, server: Emulator) -> None:
-    lines = [(6, '{"id": 6, "a": 6}'), (7, '{"id": 7, "a": "many"}'), (8, '{"id": null}')]
-    frame = spark.createDataFrame([("t", line) for _, line in lines], "table string, row string")
-    values: dict[str, Any] = {
-        "load_url": server.load_url,
-        "query_url": server.query_url,
-        "database": "shop",
-        "job": "test",
-    }
-    with pytest.raises(RowsRejected):
-        StarRocksSink(SinkOptions(**values)).write(frame)
-    lenient = {"max_filter_ratio": "0.5", "strict_mode": "false"}
-    (receipt,) = StarRocksSink(SinkOptions(**values, tables={"t": lenient})).write(frame)
-    assert (receipt.rows, receipt.filtered) == (3, {"t": 1})
-    assert rows(server)[2:] == [(6, 6, None), (7, None, None)]
-    query(server, "TRUNCATE TABLE shop.t")
-    (receipt,) = StarRocksSink(SinkOptions(**values, tables={"t": {"max_filter_ratio": "0.7"}})).write(frame)
-    assert receipt.filtered == {"t": 2}
-    assert rows(server) == [(6, 6, None)]
-
-
-@pytest.mark.deep
 def test_a_value_that_does_not_fit_fails_the_load_unless_strict_mode_is_off(
     spark: SparkSession, server: Emulator
 ) -> None:

@@ -130,14 +130,12 @@ def test_deletes_are_counted_where_rows_may_be_some(shop: Shop, metrics: Metrics
 
 
 @pytest.mark.deep
-def test_deletes_of_csv_and_of_assembled_events_are_counted_too(shop: Shop, metrics: MetricsServer) -> None:
+def test_deletes_of_typed_rows_and_of_assembled_events_are_counted_too(shop: Shop, metrics: MetricsServer) -> None:
     shop.ask("CREATE TABLE shop.orders (id BIGINT NOT NULL) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)")
     marks = [("p-0", key, 0, key, True, op) for key, op in enumerate(["insert", "delete", "D"])]
     typed = "source_partition string, position bigint, seq int, id bigint, transaction_end boolean, op string"
-    csv = StarRocksSink(
-        shop.options(properties={"format": "csv"}), routes=[TableRoute("orders", ["id"])], metrics=metrics
-    )
-    csv.write(shop.spark.createDataFrame(marks, typed))
+    routed = StarRocksSink(shop.options(), routes=[TableRoute("orders", ["id"])], metrics=metrics)
+    routed.write(shop.spark.createDataFrame(marks, typed))
     assert values(metrics)['rows_total{op="delete",table="orders"}'] == 2
     data = [("p-1", key, "DATA", "t", "orders", f'{{"id": {key}}}', op) for key, op in enumerate(["c", "d"], 1)]
     events = [("p-1", 0, "BEGIN", "t", None, None, None), *data, ("p-1", 3, "END", "t", None, None, None)]

@@ -148,10 +148,9 @@ def test_a_batch_frame_of_events(orders: Orders) -> None:
     orders.judge()
 
 
-@pytest.mark.parametrize("text", ["json", "csv"])
-def test_typed_rows(orders: Orders, text: str) -> None:
+def test_typed_rows(orders: Orders) -> None:
     for name, frame in typed_frames(orders):
-        options = orders.options(job=name, tables={name: {"format": text}})
+        options = orders.options(job=name)
         columns = {column: f"{column}_" for column in frame.columns}
         renamed = frame.withColumnsRenamed(columns).withColumn("table", F.lit(name))
         StarRocksSink(options, routes=[TableRoute(name, columns)]).write(renamed)

@@ -143,10 +143,7 @@ def test_new_tables_and_ignored_columns(spark: SparkSession, server: Emulator) -
     assert query(server, "SELECT id FROM shop.fresh ORDER BY id") == [(1,), (2,)]
 
 
-@pytest.mark.parametrize("form", ["json", pytest.param("csv", marks=pytest.mark.deep)])
-def test_sets_are_filled_by_functions_and_deleted_by_their_key(
-    spark: SparkSession, server: Emulator, form: str
-) -> None:
+def test_sets_are_filled_by_functions_and_deleted_by_their_key(spark: SparkSession, server: Emulator) -> None:
     query(
         server,
         "CREATE TABLE shop.tags (id INT NOT NULL, users BITMAP NOT NULL, words BITMAP NOT NULL) PRIMARY KEY(id)"
@@ -160,7 +157,7 @@ def test_sets_are_filled_by_functions_and_deleted_by_their_key(
 
     def write(job: str, *changes: tuple[Any, ...]) -> None:
         rows = [("p", position, 0, True, *change) for position, change in enumerate(changes, 1)]
-        sink_options = SinkOptions(**options, job=job, tables={"tags": {"format": form}})
+        sink_options = SinkOptions(**options, job=job)
         StarRocksSink(sink_options, routes=[TableRoute("tags", ["id", "users", "words"])]).write(
             spark.createDataFrame(rows, schema)
         )

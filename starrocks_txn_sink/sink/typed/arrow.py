@@ -171,8 +171,6 @@ class ArrowRoute:
             if isinstance(kind, _NESTED) or (isinstance(kind, T.StringType) and target.name == "JSON"):
                 complaints.append(f"{field.name} ({kind.simpleString()} into {target})")
             fields.append(ArrowField(field, target, zone, field.key in filled))
-        if route.csv:
-            complaints.append("rows as CSV")
         if complaints:
             raise InputError(
                 f"A frame as it is cannot be written into {route.table}: {', '.join(complaints)} need the JVM.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,50 +10,15 @@ from pyspark.sql import Column, functions as F, types as T
 
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options import SchemaChanges, SinkOptions
-from starrocks_txn_sink.options.load_properties import CSV_COLUMN, CSV_ROW
 from starrocks_txn_sink.options.sink_options import OWN_TABLES, is_own_table
 from starrocks_txn_sink.protocol.ledger import identifier
 from starrocks_txn_sink.public_names import suggests_arguments
-from starrocks_txn_sink.rows.columns import OP, OWN_OP
-from starrocks_txn_sink.rows.target import TargetColumn, TargetType
+from starrocks_txn_sink.rows.columns import OWN_OP
+from starrocks_txn_sink.rows.target import TargetColumn
 from starrocks_txn_sink.sink.typed.fit import Fit, ValueFault, fit, natural
 from starrocks_txn_sink.sink.typed.tables import Tables
-from starrocks_txn_sink.spark_version import VariantType
-
-NULL = r"\N"
-Forms = Mapping[str, str]
-"""Options of to_json: the forms of dates and timestamps, and the time zone."""
-Text = Callable[[Column, Forms], Column]
-"""Turns a column of the frame into texts."""
 
 NOT_NULL = ValueFault(lambda column: column.isNull(), "is NULL, but the column is NOT NULL")
-UNWRITABLE = ValueFault(
-    lambda column: column.contains(CSV_COLUMN) | column.contains(CSV_ROW) | (column == NULL),
-    r"holds a separator of CSV (character 1 or 2), or is \N",
-    silent=True,
-)
-
-
-def csv_text(source: T.DataType, target: TargetType, fitted: Fit) -> Text | str:
-    """How CSV has values of `source` for a column of type `target`, or the reason why it cannot have them.
-
-    A text for a JSON column is written unchanged, and not parsed.
-    """
-    if target.name in ("ARRAY", "MAP", "STRUCT"):
-        return "arrays, maps and structs are written as JSON only; set the property format of this table to json"
-    if target.name == "JSON":
-        if isinstance(source, T.StringType):
-            return lambda column, _: column
-        if isinstance(source, (VariantType, T.ArrayType, T.MapType, T.StructType)):
-            return lambda column, forms: F.to_json(fitted.encode_column(column), dict(forms))
-        return "only documents are written into JSON columns as CSV; set the property format of this table to json"
-    if isinstance(source, (T.DateType, T.TimestampType, T.TimestampNTZType)):
-        return lambda column, forms: F.get_json_object(
-            F.to_json(F.struct(fitted.encode_column(column).alias("v")), dict(forms)), "$.v"
-        )
-    if isinstance(source, T.BooleanType):
-        return lambda column, _: fitted.encode_column(column).cast("int").cast("string")
-    return lambda column, _: fitted.encode_column(column).cast("string")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +29,6 @@ class TypedField:
     source: str
     fit: Fit
     faults: tuple[ValueFault, ...]
-    text: Text | None = None  # for CSV only
 
     @property
     def key(self) -> str:
@@ -76,17 +39,9 @@ class TypedField:
     def column(self) -> Column:
         return F.col(identifier(self.source))
 
-    def csv(self, forms: Forms, placeholder: str | None, deleted: Column | None) -> Column:
-        """The field of a CSV line; in a `deleted` row the JSON `placeholder`, if there is one, replaces a NULL."""
-        assert self.text is not None
-        texts = [self.text(self.column, forms), F.lit(NULL)]
-        if placeholder is not None and deleted is not None:
-            texts.insert(1, F.when(deleted, F.lit(str(json.loads(placeholder)))))
-        return F.coalesce(*texts)
-
 
 def typed_field(
-    name: str, source: str, kind: T.DataType, target: TargetColumn | None, zones: tuple[str, str], *, csv: bool
+    name: str, source: str, kind: T.DataType, target: TargetColumn | None, zones: tuple[str, str]
 ) -> TypedField | str:
     """The field, or the complaint about it; `target` None: the table's column is unknown, or does not exist."""
     if target is not None and target.generated:
@@ -95,13 +50,9 @@ def typed_field(
     fit_found = fit(kind, target_type, zones)
     if isinstance(fit_found, str):
         return f"column {target_name}: {fit_found}"
-    text = csv_text(kind, target_type, fit_found) if csv else None
-    if isinstance(text, str):
-        return f"column {target_name}: {text}"
     takes_null = target is None or target.nullable or (fit_found.function is not None and fit_found.function.takes_null)
     null = () if takes_null else (NOT_NULL,)
-    separators = (UNWRITABLE,) if csv and isinstance(kind, T.StringType) else ()
-    return TypedField(target_name, source, fit_found, (*null, *fit_found.faults, *separators), text)
+    return TypedField(target_name, source, fit_found, (*null, *fit_found.faults))
 
 
 @suggests_arguments
@@ -161,16 +112,11 @@ Refuse = Callable[[str], Column]
 
 @dataclass(frozen=True, slots=True)
 class TypedRoute:
-    """A route that fits its table; `zone` is the time zone of written timestamps.
-
-    Rows are JSON objects or, with `csv`, lines; with `op` a line ends with the operation.
-    """
+    """A route that fits its table; `zone` is the time zone of written timestamps."""
 
     table: str
     fields: tuple[TypedField, ...]
     zone: str
-    csv: bool = False
-    op: bool = False
 
     @classmethod
     def of(cls, route: TableRoute, frame: T.StructType, zone: str, options: SinkOptions, tables: Tables) -> TypedRoute:
@@ -180,7 +126,7 @@ class TypedRoute:
         """
         columns = None if tables.columns is None else tables.columns.get(route.table, ())
         properties, zones = options.properties_of(route.table), (zone, options.timestamp_zone or zone)
-        header, csv = properties.get("columns"), properties.get("format") == "csv"
+        header = properties.get("columns")
         if columns is not None and not columns:
             raise InputError(
                 f"There is no table {route.table}.",
@@ -199,15 +145,12 @@ class TypedRoute:
             if target is None and columns is not None and not header:
                 complaints.append(f"the table has no column {name}")
                 continue
-            typed = typed_field(name, source, frame[source].dataType, target, zones, csv=csv)
+            typed = typed_field(name, source, frame[source].dataType, target, zones)
             if isinstance(typed, TypedField):
                 fields.append(typed)
             else:
                 complaints.append(typed)
-        op = csv and OP in frame.names and (columns is None or any(column.key for column in columns))
-        if csv:
-            complaints += _unfit_for_csv(fields, header, op=op)
-        elif header is not None:
+        if header is not None:
             complaints += _unmentioned(fields, header)
         if complaints:
             raise InputError(
@@ -215,24 +158,19 @@ class TypedRoute:
                 hint="Cast or rename the columns before the sink, correct the route, or alter the table.",
                 table=route.table,
             )
-        return cls(route.table, tuple(fields), zones[1], csv, op)
+        return cls(route.table, tuple(fields), zones[1])
 
     def row(self, refuse: Refuse, *, guarded: bool, deleted: Column | None, placeholders: Mapping[str, str]) -> Column:
-        """The row as a JSON object or a line. A value that the server would take for another value fails the job.
+        """The row as a JSON object. A value that the server would take for another value fails the job.
 
         With `guarded` a value that the server would reject, or turn into NULL, also fails the job. A `deleted` row may
-        be NULL in the fields of `placeholders`: a line then has the placeholders, and an object gets them later
-        (`rows.columns`).
+        be NULL in the fields of `placeholders`, which it gets later (`rows.columns`).
         """
         filled = {} if deleted is None else placeholders
         forms = {"ignoreNullFields": "false", "timestampFormat": _MICROSECONDS, "timestampNTZFormat": _MICROSECONDS}
         forms |= {"dateFormat": "yyyy-MM-dd", "timeZone": self.zone}
-        if self.csv:
-            texts = (field.csv(forms, filled.get(field.key), deleted) for field in self.fields if field.text)
-            row = F.concat_ws(CSV_COLUMN, *texts)
-        else:
-            values = [field.fit.encode_column(field.column).alias(field.key) for field in self.fields]
-            row = F.to_json(F.struct(*values), forms)
+        values = [field.fit.encode_column(field.column).alias(field.key) for field in self.fields]
+        row = F.to_json(F.struct(*values), forms)
         for field in reversed(self.fields):
             for fault in field.faults:
                 if not guarded and not fault.silent:
@@ -253,14 +191,7 @@ class TypedRoute:
             for field in self.fields
             if (function := field.fit.function)
         ]
-        return ",".join((*plain, *([OWN_OP] if self.op else []), *derived))
-
-
-def _unfit_for_csv(fields: Sequence[TypedField], header: str | None, *, op: bool) -> Iterator[str]:
-    if header is not None:
-        yield "with format csv the sink writes the property columns itself, in the order of the route; remove yours"
-    if len(fields) + op < 2:
-        yield "a line of CSV with one column may be empty, which the server skips; set format to json"
+        return ",".join((*plain, *derived))
 
 
 def _missing(route: TableRoute, columns: Sequence[TargetColumn], properties: Mapping[str, str]) -> Iterator[str]:

@@ -119,8 +119,7 @@ def _as_written(key: Sequence[TargetColumn], route: TypedRoute | None) -> TableK
     columns = [KeyColumn.of(column.name, column.type.name, column.type.scale) for column in key]
     if route is None:
         return columns
-    places = {field.name.lower(): (place, field) for place, field in enumerate(route.fields) if not field.fit.function}
-    key_columns = [(column, *places[column.name.lower()]) for column in columns if column.name.lower() in places]
-    if len(key_columns) < len(columns):
+    fields = {field.name.lower(): field.key for field in route.fields if not field.fit.function}
+    if any(column.name.lower() not in fields for column in columns):
         return None
-    return [replace(column, field=field.key, place=place) for column, place, field in key_columns]
+    return [replace(column, field=fields[column.name.lower()]) for column in columns]

@@ -44,7 +44,7 @@ SPARK = {
     "starrocks.write.flush.interval.ms": "2500",
     "starrocks.write.max.retries": "0",
     "starrocks.write.num.partitions": "2",
-    "starrocks.write.properties.format": "CSV",
+    "starrocks.write.properties.format": "JSON",
     "starrocks.write.properties.column_separator": "\\x01",
     "starrocks.write.properties.strict_mode": "false",
     "starrocks.columns": "id,amount",
@@ -64,7 +64,6 @@ def test_a_spark_configuration_moves_over(caplog: pytest.LogCaptureFixture) -> N
     )
     assert (config.buffer_bytes, config.commit_interval, config.max_attempts, config.lanes) == (64 << 20, 2.5, 1, 2)
     assert (config.exactly_once, config.timestamp_zone) == (True, "Asia/Shanghai")
-    assert config.writes_csv("orders")
     assert config.load_headers("orders")["strict_mode"] == "false"
     messages = " ".join(record.getMessage() for record in caplog.records)
     assert "starrocks.columns" in messages
@@ -131,7 +130,7 @@ def test_names_become_options(name: str, value: Any, option: str, expected: Any)
         ("sink.at-least-once.use-transaction-stream-load", "false", "part of a transaction"),
         ("sink.properties.enable_merge_commit", "true", "merge commit"),
         ("sink.merge-commit.chunk.size", "1", "merge commit"),
-        ("sink.properties.format", "avro", "json or csv"),
+        ("sink.properties.format", "csv", "json, which alone"),
         ("sink.properties.compression", "snappy", "gzip, lz4_frame or zstd"),
         ("scan.connect.timeout-ms", "1", "this is a sink"),
         ("lookup.cache", "1", "this is a sink"),
@@ -150,7 +149,7 @@ def test_names_become_options(name: str, value: Any, option: str, expected: Any)
         ("starrocks.write.bufer.size", "1", "Did you mean starrocks.write.buffer.size"),
         ("starrocks.write.enable.transaction-stream-load", "false", "part of a transaction"),
         ("starrocks.write.use_bitmap_hash64", "true", "bitmap_hash64"),
-        ("starrocks.write.properties.enclose", "x", "needs no quotes"),
+        ("starrocks.write.properties.enclose", "x", "the sink writes JSON"),
         ("starrocks.filter.query", "id > 1", "this is a sink"),
         ("starrocks.batch.size", "1", "this is a sink"),
     ],

@@ -54,8 +54,6 @@ def test_each_compression_is_an_option_a_property_and_a_value_of_other_connector
     ):
         assert options.compression_of("t") is compression
         assert options.load_headers("t").get("compression", "none") == text
-    csv = SinkOptions(**server, compression=text, properties={"format": "csv"}).load_headers("t")
-    assert (csv["format"], "compression" in csv) == (compression.csv_format, False)
     assert text in COMPRESSIONS
 
 

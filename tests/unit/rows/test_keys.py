@@ -22,16 +22,16 @@ INTEGER, TEXT = KeyColumn.of("id", "BIGINT", None), KeyColumn.of("name", "VARCHA
 
 
 def text_and_starts(
-    rows: Sequence[bytes], separator: bytes = b","
+    rows: Sequence[bytes],
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    lines = [separator + row for row in rows]
+    lines = [b"," + row for row in rows]
     starts = np.array([0, *itertools.accumulate(map(len, lines))])
     return np.frombuffer(b"".join(lines), np.uint8), starts  # read-only, as rows in a file are
 
 
-def keys_of(rows: Sequence[str | bytes], *key: KeyColumn, separator: bytes = b",") -> list[Any]:
+def keys_of(rows: Sequence[str | bytes], *key: KeyColumn) -> list[Any]:
     content = [row.encode() if isinstance(row, str) else row for row in rows]
-    keys: list[Any] = read_keys(*text_and_starts(content, separator), key).to_pylist()
+    keys: list[Any] = read_keys(*text_and_starts(content), key).to_pylist()
     return keys
 
 
@@ -214,14 +214,6 @@ def test_a_text_that_is_no_json_has_no_key() -> None:
 def test_a_row_longer_than_a_block_is_read() -> None:
     long = json.dumps({"v": "x" * (9 << 20), "id": 7})
     assert keys_of([*['{"id":1}'] * 999, long], INTEGER)[-2:] == [1, 7]
-
-
-@given(st.lists(st.tuples(st.integers(0, 99).map(str), st.text("ab\\N", max_size=3)), min_size=1, max_size=9))
-def test_keys_of_csv(rows: list[tuple[str, str]]) -> None:
-    first, second = (KeyColumn("a", KeyType.INTEGER, None, "a", 0), KeyColumn("b", KeyType.TEXT, None, "b", 2))
-    lines = ["\x01".join((number, "other", text, "0")) for number, text in rows]
-    assert keys_of(lines, second, separator=b"\x02") == [None if text == r"\N" else text for _, text in rows]
-    assert keys_of(lines, first, separator=b"\x02") == [number for number, _ in rows]
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def test_a_route_is_refused(table: str) -> None:
 
 @pytest.mark.parametrize("columns", [["id", "__op"], {"id": "id", "__OP": "o"}])
 def test_a_route_for_the_column_of_operations_is_refused(columns: list[str] | dict[str, str]) -> None:
-    """In CSV, and where the table's columns are not known, an insert would be a delete that nobody has counted."""
+    """Where the table's columns are not known, an insert would be a delete that nobody has counted."""
     with pytest.raises(OptionError, match="the column __op, which belongs to the sink"):
         TableRoute("orders", columns)
 

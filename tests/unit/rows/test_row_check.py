@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 
 from starrocks_txn_sink.errors import InputError
-from starrocks_txn_sink.options.load_properties import CSV_ROW
 from starrocks_txn_sink.rows.arrival import RowCheck
 from starrocks_txn_sink.rows.columns import COLUMNS, DELETED, DELETING, PAYLOAD, POSITION
 from starrocks_txn_sink.rows.segments import Segmenter
@@ -163,11 +162,6 @@ def test_random_texts_that_pass_are_the_same_objects_in_a_body_as_alone(allow_to
             continue
         assert body == [json.loads(row) for row in rows]
     assert joined > 20
-
-
-def test_rows_in_csv_are_not_looked_at() -> None:
-    payload = pa.array([',{"id":1}', CSV_ROW + "{__op\x01},{", ',{"id":2}'])
-    RowCheck()(pa.RecordBatch.from_pydict({PAYLOAD: payload, "table": pa.array(["t"] * 3)}))
 
 
 @pytest.mark.parametrize("allow_torn", [False, True])

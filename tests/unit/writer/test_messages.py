@@ -65,7 +65,6 @@ receipts = st.builds(
     open_seconds=seconds,
     dead_lettered=st.lists(regions, max_size=2).map(tuple),
     dead_lettered_positions=st.lists(spans, max_size=3).map(tuple),
-    filtered=st.dictionaries(names, counts, max_size=3),
 )
 by_name = st.dictionaries(names, counts, max_size=3).map(Counter)
 by_operation = st.dictionaries(names, by_name, max_size=3)
