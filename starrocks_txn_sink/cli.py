@@ -52,7 +52,7 @@ COMMANDS = (
     Command(
         "recover",
         "starrocks_txn_sink.operations.recover",
-        "show a job's open transactions on the server and its rows in the ledger; roll back on request",
+        "show a job's open transactions on the server; roll them back on request",
     ),
     Command(
         "ledger",

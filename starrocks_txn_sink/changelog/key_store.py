@@ -27,13 +27,12 @@ PART_ROWS: Final = 64  # … of up to so many
 
 
 class KeyStates:
-    """The state variables of the operator; `former` has the states of a checkpoint made before there were pages."""
+    """The state variables of the operator."""
 
     def __init__(self, handle: StatefulProcessorHandle) -> None:
         self.pages = handle.getMapState("pages", "page bigint", "entries string")
         self.parts = handle.getMapState("parts", "key string, part bigint", "rows string")
         self.layout = handle.getValueState("layout", "pages bigint, keys bigint, bytes bigint")
-        self.former = handle.getMapState("states", "key string", "state string")
 
 
 @dataclass(slots=True)
@@ -54,8 +53,6 @@ class Bucket:
         layout = states.layout.get()
         self._layout: tuple[int, int, int] | None = None if layout is None else tuple(layout)
         self._pages, self._keys, self._bytes = self._layout or (1, 0, 0)
-        if layout is None:
-            self._take_over()
 
     def state(self, key: str) -> State | None:
         """The state of a key; None if there is none, or if it has expired."""
@@ -167,16 +164,6 @@ class Bucket:
                 self._states.parts.updateValue((key, part), (orjson.dumps(rows).decode(),))
         if before or after:
             self._parts[key] = after
-
-    def _take_over(self) -> None:
-        """Move the states of a former checkpoint, which has a map entry per key, into pages."""
-        if self._states.former.exists():
-            for (key,), (text,) in list(self._states.former.iterator()):
-                page = self._page(key)
-                page.entries[key] = orjson.loads(text)
-                page.changed = True
-                self._keys += 1
-            self._states.former.clear()
 
 
 def _in_parts(state: State) -> dict[int, State]:

@@ -1,4 +1,4 @@
-"""`starrocks-txn-sink recover`: shows a job's open labels and its rows in the ledger, and rolls back on request.
+"""`starrocks-txn-sink recover`: shows a job's open labels, and rolls them back on request.
 
 The command never claims the job. So a live driver loses at most its open attempt, which it then repeats.
 """
@@ -9,30 +9,21 @@ import random
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import asdict, dataclass
 
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.http import HttpTransport
-from starrocks_txn_sink.operations.ledger_reader import LedgerReader
 from starrocks_txn_sink.options import SinkOptions, command_line
 from starrocks_txn_sink.protocol import label as protocol, ledger
 from starrocks_txn_sink.protocol.fencing import roll_back_until_confirmed
 from starrocks_txn_sink.protocol.label import Label, LabelPrefix, Steps
-from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, retry_until_answered
+from starrocks_txn_sink.protocol.ledger import retry_until_answered
 from starrocks_txn_sink.protocol.wire import LabelState, Operation, Reply
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
 
 _OPEN = "open"
 """A listed label without a state: its transaction is not registered yet (wire contract 6.2)."""
-_OWNERS = (
-    "SELECT kind, epoch, checkpoint, updated_at FROM {} WHERE job = %s AND kind IN ('driver', 'replay') ORDER BY kind"
-)
-_POSITIONS = (
-    "SELECT name, position, batch, label, row_count, updated_at FROM {} WHERE job = %s AND kind = 'position'"
-    " ORDER BY name"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,41 +40,12 @@ class OpenLabel:
 
 
 @dataclass(frozen=True, slots=True)
-class OwnerRow:
-    """The driver of the job, or the last replay of its dead letters (`kind`); `since` is the server's time."""
-
-    kind: str
-    epoch: str
-    checkpoint: str
-    since: str
-
-
-@dataclass(frozen=True, slots=True)
-class PositionRow:
-    """Last visible position of a source partition."""
-
-    partition: str
-    position: int
-    batch: int
-    label: str
-    rows: int
-    updated_at: str
-
-
-@dataclass(frozen=True, slots=True)
 class JobFindings:
-    """State of a job on the server. `ledger`: the ledger exists. `other_jobs` help with a wrong name of the job.
-
-    `accepted`: this command has accepted the ledger as it is.
-    """
+    """The open labels of a job; `accepted`: this command has accepted the ledger as it is."""
 
     job: str
     database: str
-    ledger: bool
     labels: Sequence[OpenLabel]
-    owners: Sequence[OwnerRow]
-    positions: Sequence[PositionRow]
-    other_jobs: Sequence[str]
     accepted: bool = False
 
 
@@ -100,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the job's state; with `--roll-back` roll every open label back first, with `--accept-ledger` accept it.
+    """Print the open labels; with `--roll-back` roll every one back, with `--accept-ledger` accept the ledger.
 
     Raises StarRocksSinkError.
     """
@@ -111,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def inspect_job(options: SinkOptions, seconds: float, *, roll_back: bool = False, accept: bool = False) -> JobFindings:
-    """Read the state of `options.job` from the server, within `seconds`; raises StarRocksSinkError.
+    """Read the open labels of `options.job` from the server, within `seconds`; raises StarRocksSinkError.
 
     With `accept` the next start of a query takes the ledger as it is (`sink.session`).
     """
@@ -125,8 +87,7 @@ def inspect_job(options: SinkOptions, seconds: float, *, roll_back: bool = False
             # one token for all tries: a repetition after a lost reply changes nothing
             acceptance = ledger.WriteMarker(str(options.job), ledger.ACCEPTED, secrets.token_hex(8))
             protocol.run(retry_until_answered(acceptance, random.Random()), transport, clock, deadline, store)
-        reader = LedgerReader(connection, options.database, deadline)
-        return replace(_findings(reader, str(options.job), labels), accepted=accept)
+        return JobFindings(str(options.job), options.database, labels, accept)
 
 
 def _labels(options: SinkOptions, roll_back: bool) -> Steps[list[OpenLabel]]:
@@ -148,20 +109,6 @@ def _label_state(label: Label) -> Steps[str]:
     return answer.state.value if isinstance(answer, Reply) and answer.state is not None else "not answered"
 
 
-def _findings(reader: LedgerReader, job: str, labels: Sequence[OpenLabel]) -> JobFindings:
-    if not reader.existing(LEDGER_TABLE):
-        return JobFindings(job, reader.database, False, labels, (), (), ())
-    owners = [OwnerRow(*(str(value or "") for value in row)) for row in reader.rows(_OWNERS, job)]
-    positions = [_position(row) for row in reader.rows(_POSITIONS, job)]
-    jobs = [name for name in reader.jobs() if name != job]
-    return JobFindings(job, reader.database, True, labels, owners, positions, jobs)
-
-
-def _position(row: tuple[Any, ...]) -> PositionRow:
-    partition, position, batch, label, rows, updated = row
-    return PositionRow(str(partition), int(position), int(batch), str(label), int(rows), str(updated))
-
-
 def _require_database(connection: LeaderConnection, options: SinkOptions, deadline: Deadline) -> None:
     names = [str(row[0]) for row in connection.query("SHOW DATABASES", (), deadline)]
     if options.database not in names:
@@ -180,16 +127,5 @@ def _text_lines(findings: JobFindings) -> Iterator[str]:
     for label in findings.labels:
         state = _OPEN if label.state == LabelState.UNKNOWN.value else label.state
         yield f"  {label.label}  {state}" + (f" -> {label.after}" if label.after else "")
-    if not findings.ledger:
-        yield f"ledger: the table {LEDGER_TABLE} does not exist; no job wrote exactly-once here"
-        return
-    yield f"owners: {len(findings.owners) or 'none'}"
-    for owner in findings.owners:
-        yield f"  {owner.kind} run {owner.epoch}, checkpoint {owner.checkpoint}, since {owner.since}"
-    yield f"positions: {len(findings.positions) or 'none'}"
-    for row in findings.positions:
-        yield f"  {row.partition}  {row.position}  micro-batch {row.batch}, label {row.label}, at {row.updated_at}"
     if findings.accepted:
         yield "The ledger is accepted as it is: the job's next start does not compare it with its checkpoint."
-    if not findings.owners and findings.other_jobs:
-        yield f"The ledger has no rows of this job. Its jobs are: {', '.join(findings.other_jobs)}"

@@ -7,19 +7,16 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-import orjson
-import pandas as pd
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from starrocks_txn_sink.changelog import from_changelog, to_changelog, to_starrocks_ops, upsert_materializer
-from starrocks_txn_sink.changelog.state_operator import OUTPUT_COLUMNS, KeyProcessor, changes_by_key, sorted_entries
 from starrocks_txn_sink.spark_version import STATE_BY_KEY
 from tests.support.changelog_feed import Feed, FileTime, running
 from tests.support.spark_conf import PROVIDER, STATE, STORES, changed_conf
 
 if TYPE_CHECKING:
-    from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle, TimerValues
+    pass
 
 pytestmark = pytest.mark.spark
 
@@ -203,44 +200,3 @@ def test_order_and_state_in_one_call(spark: SparkSession, tmp_path: Path) -> Non
         feed.add({"op": "upsert", "id": 1, "name": "a", "at": at("09:56")})
         feed.add({"op": "upsert", "id": 2, "name": "c", "at": at("10:30")})
         assert query.new() == [("+I", "a"), ("-U", "a"), ("+U", "b")]
-
-
-class FormerProcessor(KeyProcessor):
-    """Keeps an entry of a map for each key, as checkpoints have it that were made before there were pages."""
-
-    def init(self, handle: StatefulProcessorHandle) -> None:
-        self._former = handle.getMapState("states", "key string", "state string")
-        self._swept = handle.getValueState("swept", "at double")
-
-    def handleInputRows(  # noqa: N802
-        self,
-        key: Any,  # noqa: ARG002
-        rows: Iterator[Any],
-        timerValues: TimerValues,  # noqa: ARG002, N803
-    ) -> Iterator[pd.DataFrame]:
-        for name, changes in changes_by_key(sorted_entries(rows)):
-            self._former.updateValue(
-                (name,), (orjson.dumps([0.0, [[None, change.row] for change in changes]]).decode(),)
-            )
-        yield pd.DataFrame([], columns=OUTPUT_COLUMNS, dtype=object)
-
-
-@pytest.mark.deep
-def test_a_checkpoint_made_before_there_were_pages_goes_on(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    feed = Feed(spark, tmp_path, "seq long, row_kind string, id int, level int")
-
-    def materialized() -> DataFrame:
-        return upsert_materializer(feed.frame, sink_key="id", sequence="seq").select("row_kind", "id", "level")
-
-    with monkeypatch.context() as patched:
-        patched.setattr("starrocks_txn_sink.changelog.state_operator.KeyProcessor", FormerProcessor)
-        with running(materialized(), tmp_path) as query:
-            feed.add(
-                {"seq": 1, "row_kind": "+I", "id": 1, "level": 10}, {"seq": 2, "row_kind": "+U", "id": 1, "level": 20}
-            )
-            assert query.new() == []
-    with running(materialized(), tmp_path) as query:
-        feed.add({"seq": 3, "row_kind": "-D", "id": 1, "level": 20})
-        assert query.new() == [("+U", 1, 10)]

@@ -187,7 +187,7 @@ class MaterializeKey:
     """All changes of a sink key → the changes that the sink should see. The state has a ClaimingRow for each row."""
 
     def step(self, state: State | None, changes: Sequence[InputChange]) -> KeyStep:
-        claiming = conversions.ClaimingRows(_claiming_row(number, *fields) for number, fields in enumerate(state or ()))
+        claiming = conversions.ClaimingRows(conversions.ClaimingRow(*fields) for fields in state or ())
         output, swallowed, touched = [], 0, False
         for change in changes:
             claim_result = claiming.apply(RowChange(RowKind(change.kinds), change.row), change.upsert_key)
@@ -196,9 +196,3 @@ class MaterializeKey:
                 output.append(OutputChange(claim_result.change.kind, claim_result.change.row, None, change.extra))
         rows = [list(fields) for fields in claiming.rows] or None
         return KeyStep(output, rows, touched=touched, swallowed=swallowed)
-
-
-def _claiming_row(number: int, *fields: Any) -> conversions.ClaimingRow:
-    """A row of the state; rows of former checkpoints have no place."""
-    place, key, row = fields if len(fields) == 3 else (number, *fields)
-    return conversions.ClaimingRow(place, key, row)

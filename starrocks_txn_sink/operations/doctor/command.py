@@ -15,9 +15,6 @@ from typing import Any
 from starrocks_txn_sink.errors import StarRocksSinkError
 from starrocks_txn_sink.operations.doctor import executors, frontends, libraries, privileges, server, tables
 from starrocks_txn_sink.operations.doctor.target import Finding, SectionSkipped, Severity, Target, Topic, exit_code
-from starrocks_txn_sink.operations.rehearsal import command as rehearsal
-from starrocks_txn_sink.operations.rehearsal.findings import Verdict
-from starrocks_txn_sink.operations.rehearsal.stage import Stage, Terms
 from starrocks_txn_sink.options import command_line
 
 _MARKS = {Severity.GOOD: "ok", Severity.SKIPPED: "--", Severity.WARNING: "WARN", Severity.FAILURE: "FAIL"}
@@ -75,23 +72,6 @@ SECTIONS: tuple[tuple[str, Section], ...] = (
 """In order of dependence: later sections use the version, leader, tables and endpoints that earlier ones found."""
 
 
-def check_rehearsal(target: Target) -> Iterator[Finding]:
-    """Run the checks of `rehearse` in `target.scratch`. A difference that needs an action becomes a failure."""
-    options = replace(target.options, database=str(target.scratch))
-    with closing(Stage(options, Terms())) as stage, rehearsal.interrupted_once():
-        for check, evidence in [(result.check, result.evidence) for result in rehearsal.collect(stage, lambda _: None)]:
-            if evidence.verdict in (Verdict.AS_EXPECTED, Verdict.HARMLESS):
-                why = f"; harmless, because {evidence.why}" if evidence.why else ""
-                yield Topic(check.name).good(evidence.what + why)
-            elif evidence.verdict is Verdict.DIFFERS:
-                yield Topic(check.name).failure(evidence.what, f"Expected: {check.expects}", evidence.advice)
-            elif evidence.verdict is Verdict.NOT_SEEN:
-                advice = "Solve what the line says, and run `starrocks-txn-sink rehearse`."
-                yield Topic(check.name).warning(evidence.what, evidence.why or f"Expected: {check.expects}", advice)
-            else:
-                yield Topic(check.name).skip(evidence.what)
-
-
 def examine(target: Target, name: str, section: Section) -> Iterator[Finding]:
     """Yield each finding of a section as soon as it is known; errors of the server become findings."""
     try:
@@ -118,9 +98,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="tasks of the Spark job that checks the executors (default 2)",
     )
     spark.add_argument("--no-spark", action="store_true", help="skip the executors, start no Spark")
-    parser.add_argument(
-        "--rehearse", metavar="DATABASE", help="also run the checks of `rehearse`, in this database of scratch tables"
-    )
     parser.add_argument("--master", help="Spark's master; better: run this command with spark-submit")
 
 
@@ -135,12 +112,10 @@ def run(args: argparse.Namespace) -> int:
         args.checkpoint,
         None if args.no_spark else args.executors,
         args.master,
-        scratch=args.rehearse,
     )
-    sections = (*SECTIONS, ("rehearsal", check_rehearsal)) if args.rehearse else SECTIONS
     examined: list[tuple[str, Finding]] = []
     with closing(target):
-        for name, section in sections:
+        for name, section in SECTIONS:
             _show_progress(name)
             for finding in examine(target, name, section):
                 _show_progress("")

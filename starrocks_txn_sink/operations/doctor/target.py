@@ -134,7 +134,6 @@ class Target:
     checkpoint: str | None = None
     executors: int | None = 2
     master: str | None = None
-    scratch: str | None = None
     clock: Clock = field(default_factory=SystemClock)
     endpoints: list[ServerPort] = field(default_factory=list)
     version: str = ""

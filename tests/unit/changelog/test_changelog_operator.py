@@ -244,20 +244,6 @@ def test_rows_that_claim_a_key_cost_the_same_however_many_they_are() -> None:
     assert min(seconds(40_000) for _ in range(3)) < 30 * min(seconds(4_000) for _ in range(3))  # squared: 100
 
 
-def test_states_of_a_former_checkpoint_move_into_pages() -> None:
-    store = Store()
-    former = store.getMapState("states")
-    former.update({(f"k{n}",): (f'[5.0,["row {n}"]]',) for n in range(100)})
-    rows = output(processor(store), changes(("k7", 1, UPSERT, "new"), ("k0", 1, "-D", "gone")))
-    assert [row[:2] for row in rows] == [("-D", "gone"), ("-U", "row 7"), ("+U", "new")]
-    assert (store.keys, former) == ({f"k{n}" for n in range(1, 100)}, {})
-    operator = KeyProcessor(MaterializeKey(), Retention(0), ManualClock())
-    other_store = Store()
-    other_store.getMapState("states")[("k",)] = ('[5.0,[[null,"a"],[null,"b"]]]',)
-    operator.init(other_store)  # type: ignore[arg-type]
-    assert [row[:2] for row in output(operator, changes(("k", 1, "-D", "b")))] == [("+U", "a")]
-
-
 def timed(*rows: tuple[int, str]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["time", "row"]).assign(key="k", arrival=range(len(rows)))
 

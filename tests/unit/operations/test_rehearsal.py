@@ -327,41 +327,6 @@ def test_names_are_unique_and_in_the_page() -> None:
     assert all(f"`{name}`" in page for name in names)
 
 
-def test_the_doctor_can_rehearse_too(
-    start: Start, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server = start()
-    monkeypatch.setattr("starrocks_txn_sink.operations.doctor.command.Terms", lambda: TERMS)
-    arguments = ["doctor", *words(server, "--json", "--no-spark", "--rehearse", "scratch")[1:5]]
-    arguments += ["--password-environment", "SECRET", "--json", "--no-spark", "--rehearse", "scratch"]
-    cli.main(arguments)
-    findings = [
-        finding for finding in json.loads(capsys.readouterr().out)["findings"] if finding["section"] == "rehearsal"
-    ]
-    assert [finding["check"] for finding in findings] == [check.name for check in (*command.CHECKS, command.CLEARED)]
-    assert {finding["severity"] for finding in findings} == {"good", "skipped"}
-    assert databases(server) == {"information_schema"}
-
-
-def test_the_doctor_is_not_content_with_what_the_rehearsal_could_not_see(
-    start: Start, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server = start()
-    server.faults.replace({"rules": [{"operation": "load", "action": "answer", "body": "?"}]})
-    monkeypatch.setattr("starrocks_txn_sink.operations.doctor.command.Terms", lambda: TERMS)
-    arguments = ["doctor", *words(server)[1:5], "--password-environment", "SECRET", "--json", "--no-spark"]
-    query(server, "CREATE DATABASE shop", password=PASSWORD)
-    query(server, "CREATE TABLE shop.t (id INT) PRIMARY KEY (id) DISTRIBUTED BY HASH (id)", password=PASSWORD)
-    code = cli.main([*arguments, "--database", "shop", "--rehearse", "scratch"])
-    findings = [
-        finding for finding in json.loads(capsys.readouterr().out)["findings"] if finding["section"] == "rehearsal"
-    ]
-    unseen = [finding for finding in findings if finding["what"].startswith("it could not be seen")]
-    assert unseen
-    assert {finding["severity"] for finding in unseen} == {"warning"}
-    assert code == 1
-
-
 def test_a_ledger_that_a_job_uses_meanwhile_is_not_dropped(start: Start) -> None:
     server = start()
 
