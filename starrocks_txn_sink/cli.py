@@ -85,7 +85,7 @@ COMMANDS = (
     Command(
         "plan",
         "starrocks_txn_sink.operations.plan",
-        "print the DDL for the tables of Debezium's topics, from the schema in their messages; run it on request",
+        "print the DDL for the tables of a connector's topics, from the types in their messages; run it on request",
         "kafka",
         error_code=2,
     ),
@@ -99,7 +99,7 @@ COMMANDS = (
     Command(
         "sync",
         "starrocks_txn_sink.operations.sync.command",
-        "create the tables of Debezium's topics and write them all, as a file describes it",
+        "create the tables of a connector's topics and write them all, as a file describes it",
         "kafka",
         error_code=2,
     ),

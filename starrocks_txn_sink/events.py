@@ -166,7 +166,7 @@ _ALL: Final = (
         "sink",
         "assembler",
         unlimited=True,
-        transaction__abandoned="another BEGIN came before the END",
+        transaction__abandoned="the next source transaction of its source partition began before its end",
         transaction__without_begin='the BEGIN was never seen, so the rows were dropped (`missing_begin="drop"`)',
         transaction__timed_out='the END did not come, so the rows were dropped (`on_open_timeout="drop"`)',
         transaction__waiting="a transaction of Debezium has not added up for a minute, with its counts by table",

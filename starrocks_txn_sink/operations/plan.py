@@ -1,4 +1,4 @@
-"""`starrocks-txn-sink plan`: the tables of Debezium's topics as StarRocks' DDL, from the schema in the messages.
+"""`starrocks-txn-sink plan`: the tables of a connector's topics as StarRocks' DDL, from the types in the messages.
 
 Tables that exist are compared: the plan has the columns that they lack and types that are to be wider. The command
 prints statements that can be run as they are; with `--apply` it runs them. All else is in the file of `sync`.
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _plan(args: argparse.Namespace) -> TablePlan:
     sync = read_sync(args.file)
-    if args.messages is not None and sync.debezium.registry is not None:
+    if args.messages is not None and sync.describing.registry is not None:
         raise OptionError(f"{args.file} has a registry, and --messages has text.", hint="Leave one of them out.")
     messages = newest(sync, args.deadline) if args.messages is None else messages_of_file(args.messages)
     return planned(sync, messages, args.deadline)

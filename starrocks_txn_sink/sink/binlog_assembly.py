@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 from starrocks_txn_sink.assembler.rules.numbered import NumberedPolicy
 from starrocks_txn_sink.errors import OptionError
@@ -134,6 +134,7 @@ class CanalAssembly(MessageAssembly):
     """
 
     on_truncate: OnTruncate = "fail"
+    registry: ClassVar[None] = None  # flat messages are JSON alone
 
     def __post_init__(self) -> None:
         check_choice("on_truncate", self.on_truncate, get_args(OnTruncate))

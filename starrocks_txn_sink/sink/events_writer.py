@@ -34,6 +34,7 @@ from starrocks_txn_sink.rows.arrival import SMALL_ROWS
 from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.sink import projection
 from starrocks_txn_sink.sink.assembly import Assembly, DebeziumAssembly, TransactionAssembly, event_columns, raw_columns
+from starrocks_txn_sink.sink.binlog_assembly import CanalAssembly
 from starrocks_txn_sink.sink.checkpoint import query_directory
 from starrocks_txn_sink.sink.lanes import (
     AlterTables,
@@ -290,7 +291,7 @@ class EventsWriter:
 
     def _new_tables(self, options: SinkOptions, planned: PlannedRanges) -> NewTables | None:
         """The new tables of the source; None if no message describes tables."""
-        if self._kafka is None or not isinstance(self.assembly, DebeziumAssembly):
+        if self._kafka is None or not isinstance(self.assembly, DebeziumAssembly | CanalAssembly):
             return None
         topics = {topic for lane in planned.lanes for topic, _ in lane.ranges}
         return NewTables(options, self.assembly, topics, self._kafka.config, self.layout_of)

@@ -37,7 +37,7 @@ export const FIGURES = {
     oldest: ["", "Age of the oldest open source transaction."],
     "rows held": ["rows", "Rows of open source transactions, which are not written before the END."],
     state: ["", "Memory of these rows (Arrow bytes)."],
-    abandoned: ["tx", "Source transactions that another BEGIN gave up; the source did not complete them."],
+    abandoned: ["tx", "Source transactions whose source did not complete them: the next one began before their end."],
     dropped: ["tx", "Source transactions that the assembler's options gave up: their rows are in no table."],
   },
   saturation: {

@@ -1,4 +1,4 @@
-"""`starrocks-txn-sink sync FILE`: a whole database from Debezium's topics, described by a file.
+"""`starrocks-txn-sink sync FILE`: a whole database from the topics of a connector, described by a file.
 
 The command makes the objects that a pipeline in Python has, creates the tables, and runs the query until it is stopped.
 """
@@ -79,7 +79,7 @@ def planned(sync: Sync, messages: Iterator[KeyedMessage], seconds: float) -> Tab
 
     Raises InputError without a table: nothing would be written.
     """
-    sources, left_out = sources_of(messages, sync.routes, sync.debezium.registry)
+    sources, left_out = sources_of(messages, sync.routes, sync.describing.registry)
     if not sources:
         hint = "Correct routes, include or exclude."
         raise InputError(f"No table of the source has a route: {', '.join(left_out)}.", hint=hint)

@@ -19,7 +19,7 @@ from starrocks_txn_sink.errors import InputError, OptionError, printable
 from starrocks_txn_sink.operations.sync.catalog import DescribedTable, read_catalog
 from starrocks_txn_sink.options import command_line
 from starrocks_txn_sink.sink.schema.source_tables import KeyedMessage
-from starrocks_txn_sink.sources.formats.connect_types import table_of_message
+from starrocks_txn_sink.sources.formats.described_tables import CANAL, MAXWELL, described_table, format_of
 from starrocks_txn_sink.sources.formats.json_text import members_of
 from starrocks_txn_sink.sql.source_database import SourceDatabase
 
@@ -30,14 +30,17 @@ _SHOWN: Final = 100  # letters of a comment with columns
 _SECRET: Final = re.compile(r"password|secret|jaas|oauthbearer\.config|key(\.pem)?$", re.IGNORECASE)
 """In the names of Kafka's options whose values may be secrets: private keys as text, too."""
 _BROKERS: Final = "broker:9092"
-_NO_DEBEZIUM: Final = (
-    "init reads Debezium's JSON: give topic.prefix; with a registry write the file, with [assembly.registry]."
+_DEBEZIUM: Final = ""
+_TYPES_IN: Final = {_DEBEZIUM: "schema", CANAL: "mysqlType", MAXWELL: "types"}
+_NO_CHANGE: Final = (
+    "init reads the JSON of Debezium, Maxwell and Canal: give topic.prefix, or the topic. With a registry write the "
+    "file, with [assembly.registry]."
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kafka", metavar="SERVERS", help="brokers, as in b1:9092,b2:9092")
-    parser.add_argument("--prefix", required=True, help="the connector's topic.prefix, with which its topics begin")
+    parser.add_argument("--prefix", required=True, help="Debezium's topic.prefix, Maxwell's or Canal's topic")
     parser.add_argument(
         "--source",
         metavar="URL",
@@ -95,7 +98,7 @@ def seen_in_topics(args: argparse.Namespace, kafka_options: dict[str, str]) -> S
     from starrocks_txn_sink.sources.kafka.newest import ANSWER_SECONDS, newest_messages
     from starrocks_txn_sink.sources.kafka.options import BalancedOptions
 
-    pattern = rf"{re.escape(args.prefix)}\..+"
+    pattern = rf"{re.escape(args.prefix)}(\..+)?"
     settings = {f"kafka.{name}": value for name, value in kafka_options.items()} | {
         "kafka.bootstrap.servers": args.kafka
     }
@@ -125,6 +128,7 @@ class Seen:
     with_transaction: int = 0
     without_transaction: int = 0
     keyed_deletes: int = 0
+    formats: set[str] = field(default_factory=set)
 
     def take(self, message: KeyedMessage) -> None:
         """Look at one message; its values are not kept."""
@@ -142,24 +146,40 @@ class Seen:
             self.txn_events += 1
         elif isinstance(fields.get("source"), dict) and "op" in fields:
             self._take_change(key, value, fields)
+        elif (kind := format_of(fields)) is not None:
+            self._take_binlog(kind, value, fields)
         else:
             self.others += 1
 
     def _take_change(self, key: bytes | None, value: bytes, fields: dict[str, Any]) -> None:
+        self.formats.add(_DEBEZIUM)
         if fields["op"] != _SNAPSHOT:
             has_transaction = fields.get("transaction") is not None
             self.with_transaction += has_transaction
             self.without_transaction += not has_transaction
         self.keyed_deletes += fields["op"] == "d" and fields.get("before") is None and key is not None
         try:
-            table = table_of_message(key, value)
+            self._take_table(key, value)
         except InputError:
             source = fields["source"]
             owner = source.get("schema") or source.get("db")
             self.without_schema.add(".".join(str(part) for part in (owner, source.get("table")) if part))
-        else:
-            if table is not None:
-                self.tables.setdefault(table.collection, DescribedTable.of_messages(table))
+
+    def _take_binlog(self, kind: str, value: bytes, fields: dict[str, Any]) -> None:
+        """Look at a change of Canal's or Maxwell's."""
+        self.formats.add(kind)
+        try:
+            self._take_table(None, value)
+        except InputError:
+            self.without_schema.add(f"{fields['database']}.{fields['table']}")
+        if kind == MAXWELL and fields["type"] != "bootstrap-insert":
+            self.with_transaction += "xoffset" in fields
+            self.without_transaction += "xoffset" not in fields and not fields.get("commit")
+
+    def _take_table(self, key: bytes | None, value: bytes) -> None:
+        table = described_table(key, value)
+        if table is not None:
+            self.tables.setdefault(table.collection, DescribedTable.of_messages(table))
 
     @property
     def collections(self) -> list[str]:
@@ -171,15 +191,22 @@ class Seen:
         return sorted({name.rpartition(".")[0] for name in self.collections})
 
     @property
+    def format(self) -> str:
+        """CANAL, MAXWELL, or _DEBEZIUM."""
+        return next(iter(self.formats), _DEBEZIUM)
+
+    @property
     def transactions(self) -> str | None:
         """The setting of the same name; None if the messages do not show it."""
+        if self.format:
+            return "whole" if self.with_transaction and not self.without_transaction else "none"
         if self.with_transaction or f"{self.prefix}.{_TRANSACTION}" in self.topics:
             return None if self.without_transaction and not self.with_transaction else "whole"
         return "none" if self.without_transaction else None
 
 
 def file_lines(findings: Seen, brokers: str, kafka_options: dict[str, str] | None = None) -> Iterator[str]:
-    """The file. Raises InputError where no message is a change of Debezium's, or is a TxnEvent."""
+    """The file. Raises InputError where no message is a connector's change, or is a TxnEvent."""
     return (printable(" ".join(line.splitlines())) for line in _lines(findings, brokers, kafka_options))
 
 
@@ -188,12 +215,16 @@ def _lines(findings: Seen, brokers: str, kafka_options: dict[str, str] | None) -
     if findings.txn_events:
         hint = "Write the pipeline in Python (docs/start/kafka.md): the events say their tables, and sync has no use."
         raise InputError(
-            f"The topics under {findings.prefix} have TxnEvents, and sync reads Debezium's JSON.", hint=hint
+            f"The topics under {findings.prefix} have TxnEvents, and sync reads the JSON of a connector.", hint=hint
         )
     if not findings.collections:
-        sentence = f"None of the newest messages under {findings.prefix} is a change of Debezium's"
+        sentence = f"None of the newest messages under {findings.prefix} is a connector's change of a row"
         more = f" ({findings.others} are something else)" if findings.others else ""
-        raise InputError(f"{sentence}{more}.", hint=_NO_DEBEZIUM)
+        raise InputError(f"{sentence}{more}.", hint=_NO_CHANGE)
+    if len(findings.formats) > 1:
+        names = " and ".join(sorted(kind or "debezium" for kind in findings.formats))
+        hint = "Name the topics of one of them with --prefix."
+        raise InputError(f"The topics under {findings.prefix} have messages of {names}.", hint=hint)
     origin = findings.origin or f"the newest messages of {len(findings.topics)} topics"
     yield f"# Made by starrocks-txn-sink init, from {origin}."
     yield "# Look it through: a line with CHANGE needs your value, one with DECIDE your decision."
@@ -224,8 +255,14 @@ def _source(findings: Seen, brokers: str, kafka_options: dict[str, str]) -> Iter
         f"brokers = {_text(brokers)}{'  # CHANGE' if brokers == _BROKERS else ''}",
         f"topics = {_pattern(_topics(findings))}",
     )
-    if findings.transactions == "whole":
+    if findings.format:
+        yield f"format = {_text(findings.format)}"
+    if findings.format == CANAL:
+        yield 'transactions = "none"  # flat messages do not say where a source transaction ends'
+    elif findings.transactions == "whole":
         yield 'transactions = "whole"  # the messages name their source transactions'
+    elif findings.format == MAXWELL:
+        yield 'transactions = "none"  # whole ones need output_xoffset=true, and a start behind these changes'
     elif findings.transactions == "none":
         yield 'transactions = "none"  # changes name no source transaction: each is written by itself'
         yield "# For whole ones set provide.transaction.metadata=true at the connector, and start behind these changes."
@@ -243,6 +280,8 @@ def _source(findings: Seen, brokers: str, kafka_options: dict[str, str]) -> Iter
 def _topics(findings: Seen) -> str:
     """An expression for the topics of the schemas and of the markers; for all under the prefix if names differ."""
     prefix = re.escape(findings.prefix)
+    if findings.format:
+        return prefix if findings.topics == {findings.prefix} else rf"{prefix}(\..*)?"
     if any(f"{findings.prefix}.{collection}" not in findings.topics for collection in findings.collections):
         return rf"{prefix}\..*"
     parts = [rf"{re.escape(owner)}\..*" for owner in findings.owners]
@@ -251,7 +290,7 @@ def _topics(findings: Seen) -> str:
 
 def _keys(findings: Seen) -> Iterator[str]:
     for collection in findings.collections:
-        table = findings.tables.get(collection)
+        table = findings.tables.get(collection)  # of Maxwell's there is none
         if table is not None and not table.keys:
             owner, _, last = collection.rpartition(".")
             name = _route(findings, owner).replace("{1}", last)
@@ -272,7 +311,7 @@ def _keys(findings: Seen) -> Iterator[str]:
 
 def _assembly(findings: Seen) -> Iterator[str]:
     lines = []
-    if findings.transactions == "whole":
+    if findings.transactions == "whole" and not findings.format:
         lines += ['open_timeout = "10 min"', 'on_open_timeout = "fail"  # or quarantine, with dead_letter_table']
     if findings.keyed_deletes:
         lines.append('deleted_row = "key"  # deletes have no row, and a key')
@@ -285,7 +324,11 @@ def _routes(findings: Seen) -> Iterator[str]:
     if findings.without_schema:
         names = ", ".join(sorted(findings.without_schema - findings.tables.keys()))
         if names:
-            yield f"# DECIDE: messages of {names} have no schema, so their tables cannot be created."
+            lacking = _TYPES_IN[findings.format]
+            yield f"# DECIDE: messages of {names} have no {lacking}, so their tables cannot be created."
+        if names and findings.format:
+            yield "# Create them by hand; init --source mysql://… lists MySQL's types."
+        elif names:
             yield "# Set schemas.enable=true for both converters; or create them by hand: create = false in [tables]."
             yield "# Else decimal.handling.mode must be string, time.precision.mode isostring or one in [assembly]."
     yield "# The tables of the source:"

@@ -47,17 +47,17 @@ _OWN_OPTIONS: Final = {
 }
 """The settings for options of Spark's Kafka source, by their names in lower case."""
 _NOT_IN_ASSEMBLY: Final = ("tables", "transactions", "transaction_topic", "rules")
-_DEBEZIUM, _CANAL = "debezium", "canal"
+_DEBEZIUM, _CANAL, _MAXWELL = "debezium", "canal", "maxwell"
 SyncAssembly = DebeziumAssembly | MaxwellAssembly | CanalAssembly
 _ASSEMBLIES: Final[Mapping[str, Callable[..., SyncAssembly]]] = {
     _DEBEZIUM: DebeziumAssembly,
-    "maxwell": MaxwellAssembly,
+    _MAXWELL: MaxwellAssembly,
     _CANAL: CanalAssembly,
 }
 """By the setting `format`."""
 _OF_SOURCE: Final[Mapping[str, tuple[str, ...]]] = {
     _DEBEZIUM: ("transactions", "transaction_topic"),
-    "maxwell": ("transactions",),
+    _MAXWELL: ("transactions",),
     _CANAL: (),
 }
 """Settings of `source` that are arguments of the assembly."""
@@ -83,11 +83,11 @@ class Sync:
         return self.assembly.tables
 
     @property
-    def debezium(self) -> DebeziumAssembly:
-        """The rules of Debezium's messages, which alone describe tables; OptionError for another format."""
-        if not isinstance(self.assembly, DebeziumAssembly):
-            hint = "Create the tables by hand; sync then writes them."
-            raise OptionError("Only messages of the format debezium describe their tables.", hint=hint)
+    def describing(self) -> DebeziumAssembly | CanalAssembly:
+        """The rules of messages that describe their tables; OptionError for Maxwell's, which do not."""
+        if isinstance(self.assembly, MaxwellAssembly):
+            hint = "Create the tables by hand (init --source mysql://… lists MySQL's types); sync then writes them."
+            raise OptionError("Messages of the format maxwell do not say the columns' types.", hint=hint)
         return self.assembly
 
     def layout_of(self, collection: str) -> TableLayout:
@@ -243,8 +243,8 @@ class _File:
 
     def _creates(self, kind: str, create: bool) -> bool:
         """Whether tables are created; OptionError where the file wants it of messages that do not say their types."""
-        if kind == _DEBEZIUM or not self._table("tables").get("create"):
-            return create and kind == _DEBEZIUM
+        if kind != _MAXWELL or not self._table("tables").get("create"):
+            return create and kind != _MAXWELL
         message = f"No table can be created of messages of the format {kind}, which do not say the columns' types"
         raise self._error(("tables", "create"), message, "Create the tables, and leave create out.")
 

@@ -12,6 +12,7 @@ from starrocks_txn_sink.errors import InputError, ServerRefused, StarRocksSinkEr
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.refusals import NO_TABLE
 from starrocks_txn_sink.sink.assembly import DebeziumAssembly
+from starrocks_txn_sink.sink.binlog_assembly import CanalAssembly
 from starrocks_txn_sink.sink.schema.plan import SchemaChange, TableLayout
 from starrocks_txn_sink.sink.schema.source_tables import TablePlan, sources_of
 from starrocks_txn_sink.writer.messages import attached_report
@@ -31,7 +32,7 @@ class NewTables:
     """Creates tables for the rows of `topics`; `config` is that of a Kafka client."""
 
     options: SinkOptions
-    assembly: DebeziumAssembly
+    assembly: DebeziumAssembly | CanalAssembly
     topics: Collection[str]
     config: Mapping[str, Any] = field(repr=False)
     layout_of: LayoutOf = plain_layout

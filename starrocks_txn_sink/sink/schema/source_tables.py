@@ -18,7 +18,8 @@ from starrocks_txn_sink.sink.schema.changes import SqlTables, carry_out
 from starrocks_txn_sink.sink.schema.plan import SchemaChange, TableLayout
 from starrocks_txn_sink.sink.schema.source_plan import Refusal, SourcePlan, plan_sources
 from starrocks_txn_sink.sink.typed.tables import Columns, table_columns, table_models
-from starrocks_txn_sink.sources.formats.connect_types import SourceTable, table_of_message
+from starrocks_txn_sink.sources.formats.connect_types import SourceTable
+from starrocks_txn_sink.sources.formats.described_tables import described_table
 from starrocks_txn_sink.sources.formats.registered import Schemas, as_json
 from starrocks_txn_sink.sources.formats.tables import LAST_PART, TableMapping, TableRule
 from starrocks_txn_sink.sql.connection import LeaderConnection, count_alive
@@ -126,7 +127,7 @@ def plan_tables(
     registry: Schemas | None = None,
     seconds: float = 60.0,
 ) -> TablePlan:
-    """The statements for the tables that Debezium's messages describe with their schemas.
+    """The statements for the tables that Debezium's messages describe with their schemas, or Canal's with `mysqlType`.
 
     Args:
         options: The server and the database; in `tables` keys and types that win over the source's. Without `query_url`
@@ -167,7 +168,7 @@ def sources_of(
     for key, value in messages:
         try:
             text = as_json(value, registry)
-            source = table_of_message(as_json(key, registry), text) if text is not None else None
+            source = described_table(as_json(key, registry), text) if text is not None else None
         except InputError:
             if not described:
                 raise

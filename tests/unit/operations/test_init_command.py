@@ -11,12 +11,12 @@ import pymysql
 import pytest
 from confluent_kafka import Producer
 
-from starrocks_txn_sink import cli
+from starrocks_txn_sink import CanalAssembly, DebeziumAssembly, MaxwellAssembly, cli
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.operations.sync.catalog import DescribedTable
 from starrocks_txn_sink.operations.sync.init import Seen, file_lines
 from starrocks_txn_sink.operations.sync.settings import Sync, parse_sync
-from tests.support import debezium_feed
+from tests.support import canal_feed, debezium_feed, maxwell_feed
 from tests.support.connect_schema import TIME, change, field, key
 from tests.support.debezium_feed import marker, postgres
 
@@ -24,6 +24,11 @@ FIELDS = {"id": field("int64"), "at": field("int64", TIME + "MicroTime"), "name"
 KEY = key({"id": FIELDS["id"]})
 BLOCK = {"id": "1:1", "total_order": 1, "data_collection_order": 1}
 SECRET = "a value of a row"
+
+
+def debezium(sync: Sync) -> DebeziumAssembly:
+    assert isinstance(sync.assembly, DebeziumAssembly)
+    return sync.assembly
 
 
 def row(table: str = "orders", **more: Any) -> tuple[bytes | None, bytes]:
@@ -47,8 +52,8 @@ def test_what_messages_show_is_set_and_the_tables_are_listed() -> None:
     sync, text = written(seen(row(transaction=BLOCK), (None, marker("END", "1:1", {"public.orders": 1})), (KEY, None)))
     assert sync.kafka["kafka.bootstrap.servers"] == "b1:9092,b2:9092"
     assert sync.kafka["subscribePattern"] == r"shop\.(public\..*|transaction)"
-    assert (sync.debezium.transactions, sync.debezium.on_open_timeout) == ("whole", "fail")
-    assert (sync.debezium.deleted_row, sync.routes) == ("before", ((r"public\.(.*)", "{1}"),))
+    assert (debezium(sync).transactions, debezium(sync).on_open_timeout) == ("whole", "fail")
+    assert (debezium(sync).deleted_row, sync.routes) == ("before", ((r"public\.(.*)", "{1}"),))
     assert "# public.orders, key id: id BIGINT, at STRING, name STRING" in text
     assert "#   at: StarRocks has no type for a time of the day" in text
     assert "DECIDE: nothing shows" not in text
@@ -56,7 +61,7 @@ def test_what_messages_show_is_set_and_the_tables_are_listed() -> None:
 
 def test_changes_without_a_transaction_are_written_one_by_one() -> None:
     sync, text = written(seen(row()))
-    assert sync.debezium.transactions == "none"
+    assert debezium(sync).transactions == "none"
     assert "[assembly]" not in text
 
 
@@ -64,14 +69,45 @@ def test_changes_without_a_transaction_are_written_one_by_one() -> None:
 def test_a_snapshot_alone_shows_nothing_about_transactions(topics: tuple[str, ...]) -> None:
     """The topic of the markers is a sign of its own."""
     sync, text = written(seen(row(op="r"), topics=topics))
-    assert sync.debezium.transactions == "whole"
+    assert debezium(sync).transactions == "whole"
     assert ("DECIDE: nothing shows whether the connector has" in text) == (len(topics) == 1)
 
 
 def test_deletes_that_have_a_key_alone_are_read_by_it() -> None:
     delete = debezium_feed.change(postgres("orders", 1), None, None, None, None, op="d")
     sync, _ = written(seen(row(), (b'{"id":1}', delete)))
-    assert sync.debezium.deleted_row == "key"
+    assert debezium(sync).deleted_row == "key"
+
+
+def test_canals_messages_say_their_types_and_keys() -> None:
+    messages = [canal_feed.flat("INSERT", [{"id": "1", "note": SECRET}])]
+    messages += [canal_feed.flat("UPDATE", [{"id": "1"}], [{"id": "2"}], table="logs", pkNames=None)]
+    sync, text = written(seen(*((None, message) for message in messages), topics=("shop",)))
+    assert isinstance(sync.assembly, CanalAssembly)
+    assert (sync.create, sync.kafka["subscribePattern"]) == (True, "shop")
+    assert sync.routes == ((r"shop\.(.*)", "{1}"),)
+    assert "# shop.orders, key id: id INT, note VARCHAR(128)" in text
+    assert "# DECIDE: shop.logs has no key." in text
+    assert "DECIDE: messages of" not in text
+
+
+@pytest.mark.parametrize(
+    ("messages", "transactions"),
+    [
+        (maxwell_feed.transaction(7, ("insert", {"id": 1}), ("insert", {"note": SECRET})), "whole"),
+        ([maxwell_feed.row("insert", {"id": 1}), maxwell_feed.row("insert", {"id": 2}, commit=True)], "none"),
+        ([maxwell_feed.row("bootstrap-insert", {"id": 1})], "none"),
+    ],
+)
+def test_maxwells_messages_say_no_types_so_their_tables_are_left_to_the_user(
+    messages: list[Any], transactions: str
+) -> None:
+    sync, text = written(seen(*((None, message) for message in messages), topics=("shop.test.e", "shop.test.f")))
+    assert isinstance(sync.assembly, MaxwellAssembly)
+    assert (sync.create, sync.kafka["subscribePattern"]) == (False, r"shop(\..*)?")
+    assert (sync.assembly.transactions, sync.routes) == (transactions, ((r"test\.(.*)", "{1}"),))
+    assert "# DECIDE: messages of test.e have no types" in text
+    assert "open_timeout" not in text
 
 
 def test_schemas_have_routes_of_their_own_and_odd_topics_an_open_pattern() -> None:
@@ -110,9 +146,13 @@ def test_a_name_of_the_source_cannot_end_a_comment() -> None:
 @pytest.mark.parametrize(
     ("messages", "message"),
     [
-        ([], "None of the newest messages under shop is a change"),
+        ([], "None of the newest messages under shop is a connector's change"),
         ([(None, {"a": 1}), (None, b"\x00Avro")], "2 are something else"),
-        ([(None, {"type": "BEGIN", "txn_id": "1"})], "have TxnEvents, and sync reads Debezium's JSON"),
+        (
+            [row(), (None, canal_feed.flat("INSERT", [{"id": "1"}]))],
+            "topics under shop have messages of canal and debezium",
+        ),
+        ([(None, {"type": "BEGIN", "txn_id": "1"})], "have TxnEvents, and sync reads the JSON of a connector"),
     ],
 )
 def test_other_topics_are_refused_with_a_way_out(messages: list[Any], message: str) -> None:

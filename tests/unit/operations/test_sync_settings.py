@@ -30,6 +30,11 @@ QUERY = '[query]\ncheckpoint = "/data/checkpoint"\n'
 SMALLEST = SOURCE + TARGET + QUERY
 
 
+def debezium(sync: Sync) -> DebeziumAssembly:
+    assert isinstance(sync.assembly, DebeziumAssembly)
+    return sync.assembly
+
+
 def test_the_smallest_file_is_a_whole_pipeline() -> None:
     sync = parse_sync(SMALLEST)
     assert sync.kafka == kafka_options(
@@ -86,7 +91,7 @@ def test_every_setting_reaches_its_object() -> None:
     }.items() <= sync.kafka.items()
     assert sync.options.tables["ods_orders"] == TableOptions(keys=("id",), types={"price": "DECIMAL(12,2)"})
     assert (str(sync.options.schema_changes), sync.options.password_environment) == (str(SchemaChanges.FAIL), "SECRET")
-    assert (sync.debezium.open_timeout, sync.debezium.transaction_topic) == ("10 min", "txn")
+    assert (debezium(sync).open_timeout, debezium(sync).transaction_topic) == ("10 min", "txn")
     assert (sync.create, sync.trigger, sync.spark) == (False, "1 second", {"spark.sql.shuffle.partitions": "2"})
     tables = {name: route and route[1] for name in NAMES for route in [route_of(sync.routes, name)]}
     assert tables == {
@@ -103,7 +108,7 @@ def test_every_setting_reaches_its_object() -> None:
 
 def test_each_change_by_itself() -> None:
     text = SOURCE + 'transactions = "none"\n' + TARGET + QUERY
-    assert parse_sync(text).debezium.transactions == "none"
+    assert debezium(parse_sync(text)).transactions == "none"
     with pytest.raises(OptionError, match="have no meaning with transactions"):
         parse_sync(text + '[assembly]\nopen_timeout = "1 min"\n')
 
@@ -357,7 +362,7 @@ OF_MAXWELL, OF_CANAL = 'format = "maxwell"\n', 'format = "canal"\ntransactions =
         (OF_CANAL, CanalAssembly, {"on_truncate": "ignore", "reader": "spark"}),
     ],
 )
-def test_another_format_has_the_arguments_of_its_class_and_creates_no_tables(
+def test_another_format_has_the_arguments_of_its_class_and_only_canal_creates_tables(
     source: str, kind: Any, settings: dict[str, str]
 ) -> None:
     lines = [f'{name} = "{value}"' for name, value in settings.items() if name != "transactions"]
@@ -365,9 +370,10 @@ def test_another_format_has_the_arguments_of_its_class_and_creates_no_tables(
     sync = parse_sync(SOURCE + source + TARGET + QUERY + rules + "\n".join(["[assembly]", *lines]))
     tables = ((r"(?:.+\.)?([^.]+)", "{1}"),)
     assert sync.assembly == kind(tables=tables, rules=(TableRules(tables="orders", drop=["note"]),), **settings)
-    assert not sync.create
-    with pytest.raises(OptionError, match="Only messages of the format debezium describe their tables"):
-        _ = sync.debezium
+    assert sync.create == (kind is CanalAssembly)
+    if kind is MaxwellAssembly:
+        with pytest.raises(OptionError, match="Messages of the format maxwell do not say the columns' types"):
+            _ = sync.describing
 
 
 @pytest.mark.parametrize(
@@ -397,7 +403,7 @@ def test_what_a_format_cannot_do_is_an_error_with_its_line(text: str, message: s
 def test_a_schema_registry_has_a_section() -> None:
     text = SMALLEST + '[assembly.registry]\nurl = "http://registry:8081"\nuser = "reader"\npassword_environment = "P"\n'
     registry = SchemaRegistry(url="http://registry:8081", user="reader", password_environment="P")
-    assert parse_sync(text).debezium.registry == registry
+    assert debezium(parse_sync(text)).registry == registry
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,110 @@
+"""The source's table that one message describes: Debezium's by its schema, Canal's by the types of MySQL in it.
+
+Canal's types are written as the fields of a Connect schema whose StarRocks types hold the texts that Canal writes: an
+ENUM is the number of its value, a SET and a BIT their bits as a number, and bytes are a text in ISO-8859-1
+(`LogEventConvert` and `RowsLogBuffer` of https://github.com/alibaba/canal). Maxwell's messages have no types.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.sources.formats.connect_types import SourceTable, table_of_message
+
+CANAL, MAXWELL = "canal", "maxwell"
+
+_CHANGES: Final = ("INSERT", "UPDATE", "DELETE")
+_TYPE: Final = re.compile(r"\s*(\w+)\s*(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?(.*)", re.DOTALL)
+_WHOLE: Final = {
+    **dict.fromkeys(("tinyint", "bool", "boolean"), ("int8", "int16")),
+    "smallint": ("int16", "int32"),
+    "mediumint": ("int32", "int32"),
+    **dict.fromkeys(("int", "integer"), ("int32", "int64")),
+    "bigint": ("int64", ""),
+    "year": ("int16", "int16"),
+    "enum": ("int32", "int32"),
+}
+"""Connect's type for a whole number with a sign and without; the largest ones are decimals."""
+_OTHERS: Final[Mapping[str, tuple[str, str]]] = {
+    "float": ("float", ""),
+    **dict.fromkeys(("double", "real"), ("double", "")),
+    "date": ("int32", "io.debezium.time.Date"),
+    **dict.fromkeys(("datetime", "timestamp"), ("int64", "io.debezium.time.MicroTimestamp")),
+    "time": ("int64", "io.debezium.time.MicroTime"),
+}
+_DECIMAL, _BITS = "org.apache.kafka.connect.data.Decimal", "io.debezium.data.Bits"
+_SOURCE: Final = "__debezium.source.column."
+_SET_BITS: Final = 64
+
+
+def described_table(key: bytes | None, value: bytes) -> SourceTable | None:
+    """The table that a change describes; None for a message that is no change of a row.
+
+    Raises InputError for a change that does not say its types, and for text that is not one JSON object.
+    """
+    table = table_of_message(key, value)
+    if table is not None:
+        return table
+    document = json.loads(value)
+    kind, collection = format_of(document), f"{document.get('database')}.{document.get('table')}"
+    if kind == MAXWELL:
+        hint = (
+            "Create the tables by hand (init --source mysql://… lists MySQL's types), then write them with sync "
+            '(format = "maxwell") or MaxwellAssembly.'
+        )
+        raise InputError(f"The messages of {collection} are Maxwell's, which do not say the columns' types.", hint=hint)
+    return None if kind is None else _of_canal(document, collection)
+
+
+def format_of(document: Mapping[str, Any]) -> str | None:
+    """CANAL or MAXWELL for their changes of rows; None for another message."""
+    kind, data = document.get("type"), document.get("data")
+    if not (isinstance(kind, str) and document.get("database") and document.get("table")):
+        return None
+    if kind in _CHANGES and isinstance(data, list) and not document.get("isDdl"):
+        return CANAL
+    is_row = kind in (*map(str.lower, _CHANGES), "bootstrap-insert") and isinstance(data, dict)
+    return MAXWELL if is_row and "ts" in document else None
+
+
+def _of_canal(document: Mapping[str, Any], collection: str) -> SourceTable:
+    types, keys = document.get("mysqlType"), document.get("pkNames") or ()
+    if not isinstance(types, dict) or not types:
+        hint = "Canal writes mysqlType from its table's metadata; or create the table by hand."
+        raise InputError(f"The messages of {collection} do not say their types: they have no mysqlType.", hint=hint)
+    fields = [{"field": name, **_field(str(kind or ""))} for name, kind in types.items()]
+    schema = {"type": "struct", "fields": [{"field": "after", "type": "struct", "fields": fields}]}
+    return SourceTable(collection, json.dumps(schema), tuple(map(str, keys)))
+
+
+def _field(mysql_type: str) -> dict[str, Any]:
+    """The field of a Connect schema for a type as MySQL's COLUMN_TYPE has it; an unknown type is a text."""
+    match = _TYPE.fullmatch(mysql_type.lower())
+    name, length, scale, more = match.groups() if match else ("", None, None, "")
+    if name in _WHOLE:
+        kind = _WHOLE[name]["unsigned" in more]
+        return (
+            {"type": kind} if kind else _parameters("bytes", _DECIMAL, scale=0, **{f"{_SOURCE}type": "BIGINT UNSIGNED"})
+        )
+    if name in _OTHERS:
+        return _parameters(*_OTHERS[name])
+    if name in ("decimal", "numeric", "dec", "fixed"):
+        return _parameters(
+            "bytes", _DECIMAL, scale=scale or 0, **{"connect.decimal.precision": length or _MYSQL_DIGITS}
+        )
+    if name in ("bit", "set"):
+        return _parameters("bytes", _BITS, length=_SET_BITS if name == "set" else length or 1)
+    if name in ("char", "varchar"):
+        return _parameters("string", "", **{f"{_SOURCE}type": name, f"{_SOURCE}length": length or 1})
+    return _parameters("string", "", **{f"{_SOURCE}type": "TEXT"})
+
+
+_MYSQL_DIGITS: Final = 10  # of a DECIMAL without a precision
+
+
+def _parameters(kind: str, name: str, **parameters: Any) -> dict[str, Any]:
+    return {"type": kind, "name": name, "parameters": {of: str(value) for of, value in parameters.items()}}
