@@ -786,7 +786,7 @@ int64_t txn_sink_new_shapes(const void *bounds, int32_t wide, const uint8_t *dat
 /* What a value is: KEEP leaves it as it is, ODD leaves the row to Python. The number is that of the decimals of a second, or
    the scale. */
 enum { KEEP = 0, ODD = 1, DATE = 2, TIME = 3, TIMESTAMP = 4, ISO_DATE = 5, ISO_TIME = 6, ISO_TIMESTAMP = 7, DECIMAL = 8,
-       VARIABLE_DECIMAL = 9, BITS = 10, DOCUMENT = 11 };
+       VARIABLE_DECIMAL = 9, BITS = 10, DOCUMENT = 11, UNSIGNED = 12 };
 
 typedef struct {
     const char *name;
@@ -1176,6 +1176,7 @@ static int may_be_base64(Place p, const Bounds *b) {
 /* Whether a value stays as it is. */
 static int stays(const Conversion *as, Place p, const Bounds *b) {
     uint8_t first = at(p, b);
+    if (as->kind == UNSIGNED) return first != '-'; /* Python writes the others, which are rare */
     if (!as->bare) return 0;
     if (as->kind != VARIABLE_DECIMAL) return first != '-' && (first < '0' || first > '9');
     return first == '"' ? !may_be_base64(p + 1, b) : first != '{';

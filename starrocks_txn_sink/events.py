@@ -60,7 +60,6 @@ _ALL: Final = (
         snapshot__progressed="rows of the source's first snapshot are visible: how many of its `tables` are `over`, "
         "which since this commit (`tables_over`, [what a reader sees](../guides/snapshots.md))",
         snapshot__ended="the last row of the source's first snapshot is visible",
-        schema__waiting="StarRocks changes a `table` in the background, and the sink waits for it",
     ),
     *_kinds(
         logging.DEBUG,
@@ -96,6 +95,12 @@ _ALL: Final = (
     ),
     *_kinds(logging.INFO, "sink", outage__ended="StarRocks can serve again, and the micro-batch is written"),
     *_kinds(logging.DEBUG, "sink", outage__met="a try at a micro-batch failed because StarRocks cannot serve"),
+    # a table is changed
+    *_kinds(
+        logging.WARNING,
+        "sink",
+        schema__waiting="StarRocks changes a `table` in the background, and the sink waits for it",
+    ),
     # wrong data
     *_kinds(logging.ERROR, "sink", integrity__violated="the auditor saw a torn read"),
     *_kinds(

@@ -116,7 +116,7 @@ def _wait_for_job(table: str, port: TablesPort, deadline: Deadline) -> AlterJob 
     is_reported = False
     while (job := port.latest_job(table)) is not None and job.running:
         if not is_reported:
-            _log.info("schema.waiting", table=table, job=job.number, state=job.state)
+            _log.warning("schema.waiting", table=table, job=job.number, state=job.state)
             is_reported = True
         deadline.clock.sleep(deadline.limit(_POLL_SECONDS, _waited_for(table)))
     return job

@@ -194,6 +194,12 @@ def _wanted(
         return None, [Refusal(name, reason, f"Give them tables of their own, or name the key: {_keys(name)}.")]
     columns: dict[str, SourceColumn] = {}
     refusals = []
+    if len(sources) > 1 and keys and not declared.keys and SOURCE_TABLE not in keys:
+        names = ", ".join(source.collection for source in sources)
+        reason = f"it gets the rows of {names}: those of one key would replace one another"
+        way = f'Add metadata = ["{SOURCE_TABLE}"] to its rules, which is in the key then'
+        unique = f"if no two of them share a key, say so: {_keys(name, keys)}"
+        refusals.append(Refusal(name, reason, f"{way}; or, {unique}."))
     for column in all_columns:
         type_of_user = declared.types.get(column.name)
         column_wanted = SourceColumn(column.name, type_of_user) if type_of_user else column

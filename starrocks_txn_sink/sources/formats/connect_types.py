@@ -14,7 +14,13 @@ from functools import lru_cache
 from typing import Any, Final
 
 from starrocks_txn_sink.errors import InputError
-from starrocks_txn_sink.sources.formats.connect_values import Conversion, Kind, conversion_of
+from starrocks_txn_sink.sources.formats.connect_values import (
+    Conversion,
+    Kind,
+    conversion_of,
+    is_unsigned_bigint,
+    source_type,
+)
 
 TEXT: Final = "STRING"
 KEY_TEXT: Final = "VARCHAR(65533)"
@@ -43,13 +49,12 @@ _BY_KIND: Final = {
     Kind.TIMESTAMP: "DATETIME",
     Kind.ISO_TIMESTAMP: "DATETIME",
     Kind.DOCUMENT: "JSON",
+    Kind.UNSIGNED: "LARGEINT",
 }
 _CHARACTERS: Final = re.compile(r"(N?CHAR|N?VARCHAR2?|BPCHAR|(NATIONAL )?CHARACTER( VARYING)?)\b.*")
 _NUMERIC: Final = re.compile(r"(NUMERIC|DECIMAL|DEC|FIXED|NUMBER)\b.*")
-_UNSIGNED_BIGINT: Final = re.compile(r"BIGINT UNSIGNED\b.*")
 _NO_KEYS: Final = frozenset(("FLOAT", "DOUBLE", "DECIMAL", "JSON", "ARRAY"))
 
-_LARGEST_COUNT: Final = "bigint.unsigned.handling.mode=long writes values above 2^63-1 as negative ones; set precise"
 _NO_TIME: Final = "StarRocks has no type for a time of the day"
 _NANOSECONDS: Final = (
     "DATETIME has microseconds and the source's type has more; declare DATETIME if its values have not"
@@ -124,8 +129,6 @@ def _plain(name: str, field: Mapping[str, Any], kind: str) -> SourceColumn:
     """The column of a field whose values stay as the converter writes them."""
     if kind not in _PLAIN:
         return SourceColumn(name, "", refusal=f"{kind} is no type of Connect's JSON that is known here")
-    if kind == "int64" and _UNSIGNED_BIGINT.fullmatch(_source_type(field)):
-        return SourceColumn(name, "LARGEINT", _LARGEST_COUNT)
     if kind == "bytes":
         return SourceColumn(name, TEXT, _BASE64)
     if kind == "string":
@@ -134,7 +137,7 @@ def _plain(name: str, field: Mapping[str, Any], kind: str) -> SourceColumn:
 
 
 def _text(name: str, field: Mapping[str, Any]) -> SourceColumn:
-    source, length = _source_type(field), _parameter(field, _SOURCE + "length")
+    source, length = source_type(field), _parameter(field, _SOURCE + "length")
     if field.get("name") or length is None or length < 1:  # the length of an ENUM is not that of its values
         return SourceColumn(name, TEXT, unlimited=source == "TEXT")
     if _CHARACTERS.fullmatch(source):
@@ -148,9 +151,9 @@ def _decimal(name: str, field: Mapping[str, Any], conversion: Conversion) -> Sou
     if conversion.kind is Kind.VARIABLE_DECIMAL:
         return SourceColumn(name, TEXT, _VARIABLE)
     scale, precision = conversion.number, _parameter(field, "connect.decimal.precision")
-    if _UNSIGNED_BIGINT.fullmatch(_source_type(field)):
+    if is_unsigned_bigint(field):
         return SourceColumn(name, "LARGEINT")
-    if precision is None and _NUMERIC.fullmatch(_source_type(field)):
+    if precision is None and _NUMERIC.fullmatch(source_type(field)):
         precision = _parameter(field, _SOURCE + "length")
     if precision is not None and precision > 0:
         return _number(name, precision, scale)
@@ -200,10 +203,6 @@ def _parameter(field: Mapping[str, Any], name: str) -> int | None:
     """A whole number among the parameters of a field; None without it."""
     text = str((field.get("parameters") or {}).get(name, ""))
     return int(text) if re.fullmatch(r"-?[0-9]{1,10}", text) else None
-
-
-def _source_type(field: Mapping[str, Any]) -> str:
-    return str((field.get("parameters") or {}).get(_SOURCE + "type", "")).upper()
 
 
 # --- messages ---

@@ -43,6 +43,7 @@ class Kind(enum.IntEnum):
     VARIABLE_DECIMAL = 9
     BITS = 10
     DOCUMENT = 11
+    UNSIGNED = 12  # of 64 bits, in a signed number
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,7 @@ Plan = Mapping[str, Conversion]
 """The conversion of each member of a row."""
 
 KEEP: Final = Conversion()
+UNSIGNED: Final = Conversion(Kind.UNSIGNED)
 
 _CONNECT, _TIME, _DATA = "org.apache.kafka.connect.data.", "io.debezium.time.", "io.debezium.data."
 _BY_NAME: Final = {
@@ -87,6 +89,7 @@ _BY_NAME: Final = {
     _DATA + "Json": Conversion(Kind.DOCUMENT),
 }
 _DECIMAL: Final = _CONNECT + "Decimal"
+_UNSIGNED_BIGINT: Final = re.compile(r"BIGINT UNSIGNED\b.*")
 
 
 # --- plans ---
@@ -129,7 +132,17 @@ def conversion_of(field: Mapping[str, Any]) -> Conversion:
         inner_members = _members_of(field)
         plain = all(member == KEEP for member in inner_members.values())
         return KEEP if plain else Conversion(Kind.ODD, members=inner_members)
-    return KEEP
+    return UNSIGNED if kind == "int64" and is_unsigned_bigint(field) else KEEP
+
+
+def source_type(field: Mapping[str, Any]) -> str:
+    """The type of a column at the source, in upper case; "" unless the connector propagates it."""
+    return str((field.get("parameters") or {}).get("__debezium.source.column.type", "")).upper()
+
+
+def is_unsigned_bigint(field: Mapping[str, Any]) -> bool:
+    """Whether the source's type is MySQL's BIGINT UNSIGNED, which a connector may write as a signed number."""
+    return _UNSIGNED_BIGINT.fullmatch(source_type(field)) is not None
 
 
 # --- rows ---
@@ -202,6 +215,9 @@ def _plain(conversion: Conversion, value: Any, raw: str) -> str:
     kind, number = conversion.kind, conversion.number
     if value is None or (conversion.bare and _stays(kind, value)):
         return raw
+    if kind is Kind.UNSIGNED:
+        negative = isinstance(value, Number) and value.startswith("-")
+        return f'"{whole_number(value) % 2**64}"' if negative else raw  # type: ignore[operator]
     if kind is Kind.DOCUMENT:
         return value if _is_document(value) else raw
     if kind is Kind.BITS:
@@ -453,6 +469,11 @@ class PlansOfValues:
         except ValueError:
             return [MALFORMED] * len(names)
         return [self._number(plans_by_name[name]) if name in plans_by_name else -1 for name in names]
+
+    @property
+    def unsigned(self) -> list[int]:
+        """The numbers of the plans with UNSIGNED members."""
+        return [number for number, plan in enumerate(self.plans) if UNSIGNED in plan.values()]
 
     def schema(self, text: str) -> str | None:
         """The schema of a value, as JSON; None without one, and for a value with a schema that is none."""

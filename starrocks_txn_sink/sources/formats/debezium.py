@@ -144,7 +144,10 @@ class DebeziumChanges:
             before = pc.replace_with_mask(pa.nulls(len(deletes), pa.string()), key_deletes, rows)
             place: Bools = key_deletes.to_numpy(zero_copy_only=False)
             sound[place] = of_keys
-            (of_before[place],), _ = _plan_numbers(plans, keys, schema_at, ("",))
+            (of_keys_of_rows,), _ = _plan_numbers(plans, keys, schema_at, ("",))
+            # The schema of a key lacks the source's types, which tell an unsigned number; that of its value has them.
+            by_value = np.isin(of_before[place], plans.unsigned) & (of_keys_of_rows != MALFORMED)
+            of_before[place] = np.where(by_value, of_before[place], of_keys_of_rows)
         text = pc.if_else(deletes, before, after) if deletes.true_count else after
         without: Bools = pc.is_in(read["op"].combine_chunks(), value_set=_WITHOUT_ROW).to_numpy(zero_copy_only=False)
         text = pc.if_else(pa.array(without), "{}", text) if without.any() else text

@@ -140,8 +140,18 @@ def test_a_name_that_no_statement_can_hold_is_an_error() -> None:
 def test_sources_of_one_table_share_its_columns() -> None:
     first = source({"id": field("int32"), "a": field("int16")}, name="o1")
     second = source({"id": field("int64"), "b": field("string")}, name="o2")
-    (statement,) = statements(first, second)
+    (statement,) = statements(first, second, keys=["id"])
     assert "(`id` BIGINT NOT NULL, `a` SMALLINT NULL, `b` STRING NULL)" in statement
+
+
+def test_sources_of_one_key_in_one_table_are_refused_without_a_word_of_the_user() -> None:
+    first, second = source(ORDERS, name="o1"), source(ORDERS, name="o2")
+    for target in ((), KNOWN):
+        reasons = refused(first, second, target=target)
+        assert "it gets the rows of public.o1, public.o2: those of one key would replace one another" in reasons
+        assert 'metadata = ["_source_table"]' in reasons
+        assert 'keys = ["id"] in [target.tables.t]' in reasons
+    assert statements(first, second, target=KNOWN, keys=["id"]) == []
 
 
 def test_sources_that_differ_are_refused() -> None:

@@ -95,7 +95,6 @@ def test_every_type_has_its_own_for_values_and_for_keys(of: Field, type_: str, k
 @pytest.mark.parametrize(
     ("of", "note"),
     [
-        (field("int64", source_type="BIGINT UNSIGNED"), "set precise"),
         (field("int64", TIME + "NanoTimestamp"), "declare DATETIME"),
         (field("int64", TIME + "Time"), "no type for a time"),
         (field("bytes"), "base64"),

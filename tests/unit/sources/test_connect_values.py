@@ -266,7 +266,8 @@ PLAN = {
     "b": Conversion(Kind.BITS), "j": Conversion(Kind.DOCUMENT), "l": Conversion(Kind.DOCUMENT, array=True),
     "bd": Conversion(Kind.DATE, bare=True), "bt": Conversion(Kind.TIMESTAMP, 3, bare=True),
     "bu": Conversion(Kind.TIMESTAMP, -1, bare=True), "bv": Conversion(Kind.VARIABLE_DECIMAL, bare=True),
-    "ba": Conversion(Kind.TIMESTAMP, 9, array=True, bare=True),
+    "ba": Conversion(Kind.TIMESTAMP, 9, array=True, bare=True), "u": Conversion(Kind.UNSIGNED),
+    "ua": Conversion(Kind.UNSIGNED, array=True),
 }  # fmt: skip
 _VALUES = {
     "d": ("1", "-1", "null", "1e2", '"x"'), "t": ("0", "-1", "9223372036825200000", "-0", "00"),
@@ -285,6 +286,8 @@ _VALUES = {
     "bu": ('"x"', "null", "1"),
     "bv": ("1.5", '{"scale":2,"value":"AQ=="}', '"1.5"', '"1234"', r'"\u0031234"', "{}", "7"),
     "ba": ("[1709210096123456789, null]", "[]", '["x", "y"]', "[ 0 , 5 ]", "7", '["x",1709210096123456000]', "[{]"),
+    "u": ("7", "-1", "null", "-9223372036854775808", "-9223372036854775809", "-1.5", "-", '"-1"', "[-1]"),
+    "ua": ("[7, 8]", "[-1,null,-2]", "7"),
  "other": ("1", "{}"),
 }  # fmt: skip
 

@@ -317,6 +317,29 @@ def test_a_deletes_key_is_written_as_its_schema_says() -> None:
     assert [json.loads(row["row"]) for row in rows_found] == [{"day": "1970-01-02"}, {"day": 1}, {"day": "1970-01-02"}]
 
 
+UNSIGNED = {
+    "type": "int64",
+    "parameters": {"__debezium.source.column.type": "BIGINT UNSIGNED ZEROFILL"},
+    "field": "n",
+}
+
+
+def test_an_unsigned_number_has_its_value_in_rows_and_in_keys() -> None:
+    """The connector writes it as a signed one by default, and its keys have no types of the source."""
+    largest, delete = change(ORDERS, "5:9", 1, {"id": 1, "n": -1}), change(ORDERS, "5:9", 2, None, {"n": -2}, "d")
+    small, plain = change(ORDERS, "5:9", 3, {"id": 1, "n": 7}), change(ORDERS, "5:9", 4, None, {"id": -1}, "d")
+    values = [described(value, UNSIGNED) for value in (largest, delete, small, plain)]
+    texts = [row["row"] for row in rows(*values)]
+    assert [json.loads(text) for text in texts] == [
+        {"id": 1, "n": str(2**64 - 1)}, {"n": str(2**64 - 2)}, {"id": 1, "n": 7}, {"id": -1}
+    ]  # fmt: skip
+    in_key = {"type": "int64", "field": "n"}
+    key = {"schema": {"type": "struct", "fields": [in_key]}, "payload": {"n": -2}}
+    keys: list[bytes | None] = [json.dumps(key).encode()] * len(values)
+    deletes = [row["row"] for row in rows(*values, keys=keys, key="key") if row["op"] == "d"]
+    assert [json.loads(text) for text in deletes] == [{"n": str(2**64 - 2)}] * 2
+
+
 @pytest.mark.parametrize("bad", [{"id": 7, "day": "soon"}, {"id": 7, "day": 1.5}])
 def test_a_value_that_does_not_fit_its_schema_is_malformed(bad: dict[str, Any]) -> None:
     good = described(change(ORDERS, "5:9", 1, {"id": 1, "day": 1}), DAY)
