@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from starrocks_txn_sink.clock import parse_duration
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.operations.sync.settings import LEFT_OUT, Sync, read_sync
-from starrocks_txn_sink.options import command_line
+from starrocks_txn_sink.options import SchemaChanges, command_line
 from starrocks_txn_sink.options.declarations import declarations
 from starrocks_txn_sink.sink.schema.source_tables import KeyedMessage, TablePlan, sources_of
 
@@ -60,6 +60,7 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         return 0 if fit else 1
     if plan is not None:
+        plan.alters = _alters(sync)
         plan.apply(lambda statement: command_line.print_lines([f"{statement};"]), args.deadline)
     return start(sync)
 
@@ -153,7 +154,14 @@ def text_lines(sync: Sync, plan: TablePlan | None) -> Iterator[str]:
         yield f"-- left out: {', '.join(plan.left_out)}"
     for table, notes in plan.notes.items():
         yield from (f"-- {table}.{note}" for note in notes)
-    yield from (f"{statement};" for statement in plan.statements)
+    for change, statement in zip(plan.plan.changes, plan.statements, strict=True):
+        left = "" if change.creates or _alters(sync) else "-- not run, as schema_changes says: "
+        yield f"{left}{statement};"
+
+
+def _alters(sync: Sync) -> bool:
+    """Whether tables that are there are changed at the start, as they are while the query runs."""
+    return sync.options.schema_changes is SchemaChanges.APPLY
 
 
 def verdict(sync: Sync, plan: TablePlan | None) -> tuple[bool, list[str]]:

@@ -57,7 +57,8 @@ SOURCE: Final[Mapping[str, Setting]] = {
 TABLES: Final[Mapping[str, Setting]] = {
     "create": Setting(
         bool,
-        "at each start create tables that lack, and change those that lack columns; not of Maxwell's messages",
+        "at each start create tables that lack, and with `schema_changes` apply change "
+        "those that lack columns; not of Maxwell's messages",
         True,
     ),
     "include": Setting(list, "regular expressions for source tables: the others are left out"),

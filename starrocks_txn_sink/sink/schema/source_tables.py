@@ -36,6 +36,7 @@ class TablePlan:
 
     `notes` say by table why a type is not the closest one, `left_out` names source tables that the rule does not know.
     With `refusals` nothing is applied. With `further` tables the rules may be for tables of the database besides.
+    Unless it `alters`, `apply` creates tables and leaves those that are there as they are.
     """
 
     options: SinkOptions
@@ -46,6 +47,7 @@ class TablePlan:
     plan: SourcePlan = field(default_factory=SourcePlan)
     rules: RuleSet = NO_RULES
     further: bool = False
+    alters: bool = True
 
     @property
     def statements(self) -> list[str]:
@@ -77,7 +79,8 @@ class TablePlan:
             models = table_models(connection, options, deadline)
 
             def plan(columns: Columns) -> Sequence[SchemaChange]:
-                return self._plan(columns, models).changes
+                changes = self._plan(columns, models).changes
+                return [change for change in changes if change.creates or self.alters]
 
             port = SqlTables(connection, options, self._tables, deadline)
             carry_out(plan, port, deadline, listener)

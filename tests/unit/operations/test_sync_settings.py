@@ -279,6 +279,26 @@ def test_a_dry_run_fails_where_a_job_would_fail(
     assert any(line.startswith("-- FAIL port: No connection to 127.0.0.1:1") for line in lines), lines
 
 
+def test_a_table_that_is_there_is_changed_as_schema_changes_says(
+    file: tuple[Path, Producer], server: Emulator, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "start", lambda _: 0)
+    query(server, "CREATE TABLE shop.ods_wide (id BIGINT NOT NULL) PRIMARY KEY (id) DISTRIBUTED BY HASH (id)")
+    value = change("wide", {"id": field("int64"), "note": field("string")}, {"id": 1, "note": "x"})
+    file[1].produce("shop.public.wide", value, key({"id": field("int64")}, {"id": 1}), partition=0)
+    assert file[1].flush(10) == 0
+    alter = "ALTER TABLE `shop`.`ods_wide` ADD COLUMN `note` STRING NULL;"
+    settings = file[0].read_text(encoding="utf-8")
+    file[0].write_text(settings.replace("[target]", '[target]\nschema_changes = "fail"'), encoding="utf-8")
+    assert cli.main(["sync", str(file[0]), "--dry-run", "--deadline", "30"]) == 0
+    assert f"-- not run, as schema_changes says: {alter}" in capsys.readouterr().out.splitlines()
+    assert cli.main(["sync", str(file[0]), "--deadline", "30"]) == 0
+    assert capsys.readouterr().out.splitlines() == [STATEMENT]
+    file[0].write_text(settings, encoding="utf-8")
+    assert cli.main(["sync", str(file[0]), "--deadline", "30"]) == 0
+    assert capsys.readouterr().out.splitlines() == [alter]
+
+
 def test_tables_are_created_before_the_query_starts(
     file: tuple[Path, Producer], server: Emulator, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
