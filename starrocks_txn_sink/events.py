@@ -154,11 +154,6 @@ _ALL: Final = (
         "([assembling.md](../guides/assembling.md))",
         events__malformed='`count` values are no event, and were left out (`on_malformed="drop"`)',
     ),
-    *_kinds(
-        logging.INFO,
-        "sink",
-        write__progressed="a long `sink.write`, every ten seconds",
-    ),
     # source transactions that are not written
     *_kinds(
         logging.WARNING,

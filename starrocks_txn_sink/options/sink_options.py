@@ -171,11 +171,6 @@ class SinkOptions:
         "whose values differ from run to run.",
         default=True,
     )
-    roll_back_on_sigterm: bool = kind.SWITCH(
-        "Roll open StarRocks transactions back, within 5 s, before SIGTERM ends the driver. The first write, in any "
-        "thread, installs the handler unless the application has its own; requires `query_url`.",
-        default=True,
-    )
     schema_changes: SchemaChanges | str = kind.choice(SchemaChanges)(  # noqa: RUF009 - makes a field
         "Reaction to columns of a `TableRoute` or of JSON rows that their table lacks, and to wider ones of a "
         "`TableRoute`: `fail`, `ignore` (drops lacking columns, and says so) or `apply` (ALTER TABLE between two "

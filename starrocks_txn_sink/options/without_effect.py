@@ -77,7 +77,6 @@ _OPTIONS: Final[Mapping[tuple[Circumstance, ...], Mapping[str, str]]] = {
         "shuffle": "the lane takes messages in any order",
     },
     (Circumstance.DATA_SOURCE,): {
-        "roll_back_on_sigterm": "the processes of a data source are Spark's own, which end without it",
         "lanes": "the tasks of the frame are the lanes",
         "metrics_port": "none of its processes outlives a write",
         "shuffle": "the frame is written in any order",

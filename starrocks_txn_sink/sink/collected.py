@@ -166,7 +166,7 @@ class CollectedStream:
             },
             options.job,
         )
-        options = replace(options, metrics_port=None, roll_back_on_sigterm=False)
+        options = replace(options, metrics_port=None)
         return cls(schema, options, table, assembly, location)
 
     @property

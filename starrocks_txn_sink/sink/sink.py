@@ -164,8 +164,6 @@ class StarRocksSink:
         A frame without source_partition, position, seq and transaction_end is one unpositioned batch in each lane. With
         a `job` and a `batch_id` that grows from frame to frame, a repeated call writes nothing a second time.
 
-        On a terminal a bar shows the progress. Elsewhere the sink emits and logs `write.progressed` every ten seconds.
-
         Args:
             frame: The rows or events, with the columns of a micro-batch.
             batch_id: The number of the frame; by default the time in microseconds.
@@ -185,8 +183,7 @@ class StarRocksSink:
         """
         job = sessions.job_of_frame(self.options, positioned=self.assemble is not None or is_marked(frame))
         number = batch_id if batch_id is not None else microseconds()
-        with self._jobs.show_progress(frame, self._listener):
-            return self._write(frame, BatchOrigin(number, job, write_key(job), write_key(job), streaming=False))
+        return self._write(frame, BatchOrigin(number, job, write_key(job), write_key(job), streaming=False))
 
     def give_up(self, seconds: float = 5.0) -> None:
         """Cancel the running write and roll back its labels; for a process that is about to end.
@@ -212,7 +209,7 @@ class StarRocksSink:
         return self._events.endpoint
 
     def _write(self, frame: DataFrame, origin: BatchOrigin) -> list[Receipt]:
-        termination.roll_back_at_exit(self, on_sigterm=self.options.roll_back_on_sigterm)
+        termination.roll_back_at_exit(self)
         if self._limits is not None:
             self._limits.touch()
         with (

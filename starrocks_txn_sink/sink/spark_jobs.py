@@ -10,15 +10,12 @@ import math
 import secrets
 import threading
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from starrocks_txn_sink.clock import Clock, SystemClock
-from starrocks_txn_sink.sink import progress
 from starrocks_txn_sink.spark_version import running_query
-from starrocks_txn_sink.telemetry import Listener
 
 
 class SparkJobs:
@@ -35,7 +32,7 @@ class SparkJobs:
 
     @contextlib.contextmanager
     def tag(self, frame: DataFrame) -> Iterator[None]:
-        """Tag the jobs that this thread starts inside, so that `cancel` and progress find them."""
+        """Tag the jobs that this thread starts inside, so that `cancel` finds them."""
         context = context_of(frame)
         with self._guard:
             self._context = context
@@ -50,17 +47,6 @@ class SparkJobs:
             if context is not None:
                 with contextlib.suppress(Exception):  # if the JVM has ended, the error from inside counts
                     context.removeJobTag(self._tag)
-
-    @contextlib.contextmanager
-    def show_progress(self, frame: DataFrame, listener: Listener) -> Iterator[None]:
-        """Show the progress of the jobs that are started inside."""
-        context = context_of(frame)
-        if context is None:
-            yield
-            return
-        display = progress.choose_display(context, listener)
-        with progress.show_progress(partial(progress.read_task_progress, context, self._tag), display):
-            yield
 
     def cancel(self) -> None:
         """Have Spark end the sink's jobs, if it can be reached; never raises."""

@@ -77,18 +77,6 @@ class DriverProcess:
                 if parent is not None and "pyspark.daemon" in parent.cmdline():
                     process.kill()
 
-    def terminate(self, seconds: float) -> int:
-        """SIGTERM for the driver's Python alone, as a supervisor sends it; its exit status. Ends the rest with it."""
-        tree = self._tree()
-        self._process.terminate()
-        status = self._process.wait(seconds)
-        psutil.wait_procs(tree, 10)
-        for process in tree:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-        self._reap()
-        return status
-
     def pause(self) -> None:
         """SIGSTOP for all of them, parents last so that nobody new is started meanwhile."""
         for process in reversed(self._tree()):

@@ -126,7 +126,7 @@ def asked_for(pair: Pair) -> tuple[dict[str, Any], dict[str, str]]:
     for feature in pair:
         settings |= OPTIONS.get(feature, {})
         properties |= PROPERTIES.get(feature, {})
-    return {**settings, "roll_back_on_sigterm": False}, properties
+    return settings, properties
 
 
 def options(pair: Pair) -> SinkOptions:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -105,28 +104,6 @@ def test_after_a_failed_load_the_lanes_read_again(drivers: Drivers, bare_shop: S
     assert [receipt["batch"] for receipt in answer["receipts"]] == [0, 1, 2]
     verdict = workload.judge(shop.ask(workload.JUDGEMENT.format("site")), workload.expected())
     assert verdict == Verdict()
-
-
-@pytest.mark.deep
-def test_a_driver_that_gets_sigterm_rolls_back_what_is_open_and_ends_by_the_signal(
-    drivers: Drivers, bare_shop: Shop
-) -> None:
-    """Also what the lane begins again when its label is rolled back: the driver has Spark end its tasks."""
-    shop = bare_shop
-    task = site(shop, job="ended")
-    shop.fault({"operation": "load", "table": "debits", "action": "delay", "when": "after", "seconds": 120})
-    driver = drivers.living()
-    try:
-        driver.run(task)
-        wait_until(lambda: shop.server.faults.report()["applied"])
-        assert len(shop.open_labels()) == 1
-        began = time.monotonic()
-        assert driver.terminate(_SOON) == -signal.SIGTERM
-    finally:
-        drivers.stop()
-    assert time.monotonic() - began < _SOON + 10  # the JVM and its workers end after it
-    assert shop.open_labels() == []
-    assert shop.ask("SELECT count(*) FROM site.debits") == [(0,)]
 
 
 @pytest.mark.deep

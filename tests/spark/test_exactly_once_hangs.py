@@ -67,11 +67,7 @@ def write(options: SinkOptions, session: Session) -> list[Receipt]:
 
 
 class Left:
-    """Threads and connections to `ports` that this process has more than at first.
-
-    The thread that waits for SIGTERM is no leftover: the first write of a process starts it, and it lives as long as
-    the process.
-    """
+    """Threads and connections to `ports` that this process has more than at first."""
 
     def __init__(self, *ports: int) -> None:
         self._ports = ports
@@ -85,8 +81,7 @@ class Left:
 
     def rest(self) -> list[Any]:
         started = {thread for thread in threading.enumerate() if thread.name.startswith("starrocks-")}
-        threads = {thread for thread in started if thread.name != "starrocks-sigterm"}
-        return [*(threads - self._threads), *self._sockets()]
+        return [*(started - self._threads), *self._sockets()]
 
     def _sockets(self) -> list[Any]:
         connections = psutil.Process().net_connections("tcp")

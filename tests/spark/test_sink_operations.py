@@ -6,7 +6,6 @@ import io
 import json
 import logging
 import urllib.request
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,6 @@ from starrocks_txn_sink import (
     configure_logging,
     telemetry,
 )
-from starrocks_txn_sink.sink import progress
-from starrocks_txn_sink.sink.progress import TaskProgress
 from starrocks_txn_sink.sink.spark_jobs import is_running
 from starrocks_txn_sink.telemetry import Event
 from tests.support.query_port import query
@@ -112,27 +109,6 @@ def test_lineage_and_the_server_s_limits_of_a_real_write(spark: SparkSession, se
     assert columns == ["id", "cents", "note"]
     (position,) = complete["inputs"][0]["inputFacets"]["starrocks_txn_sink"]["positions"]
     assert (position["first"], position["last"], position["sourceTransactions"]) == (1, 20, 20)
-
-
-def test_how_far_a_write_is_can_be_asked_of_spark(spark: SparkSession, server: Emulator) -> None:
-    steps_seen: list[TaskProgress] = []
-
-    class Seen:
-        def show(self, stage_progress: TaskProgress, seconds: float) -> None:
-            del seconds
-            steps_seen.append(stage_progress)
-
-        def close(self) -> None:
-            steps_seen.append(TaskProgress(-1, -1))
-
-    sink = StarRocksSink(options(server))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(progress, "choose_display", lambda *_: Seen())
-        patch.setattr(progress, "show_progress", partial(progress.show_progress, every=0.01))
-        sink.write(moves(spark, 1, 50))
-    assert steps_seen[-1] == TaskProgress(-1, -1)
-    assert max(stage_progress.of for stage_progress in steps_seen) >= 2
-    assert all(stage_progress.tasks <= stage_progress.of for stage_progress in steps_seen)
 
 
 CANARY = "canary-of-a-row"

@@ -24,7 +24,6 @@ CHANGED: dict[str, Any] = {
     "find_leader": False,
     "allow_unreleased_server": True,
     "check_replays": False,
-    "roll_back_on_sigterm": False,
     "max_quarantined": 7,
     "timestamp_zone": "Europe/Berlin",
     "compact": False,
