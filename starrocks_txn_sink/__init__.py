@@ -28,6 +28,7 @@ _HOMES = {
     "starrocks_txn_sink.sink.plain_frames": ("StarRocksDataSource",),
     "starrocks_txn_sink.sink.schema.source_tables": ("plan_tables",),
     "starrocks_txn_sink.sink.sink": ("StarRocksSink",),
+    "starrocks_txn_sink.sink.spans": ("SpanListener",),
     "starrocks_txn_sink.sink.supervisor": ("RestartPolicy", "run_forever"),
     "starrocks_txn_sink.sink.typed.route": ("TableRoute",),
     "starrocks_txn_sink.spark_version": ("recommended_conf",),
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from starrocks_txn_sink.sink.plain_frames import StarRocksDataSource as StarRocksDataSource
     from starrocks_txn_sink.sink.schema.source_tables import plan_tables as plan_tables
     from starrocks_txn_sink.sink.sink import StarRocksSink as StarRocksSink
+    from starrocks_txn_sink.sink.spans import SpanListener as SpanListener
     from starrocks_txn_sink.sink.supervisor import RestartPolicy as RestartPolicy, run_forever as run_forever
     from starrocks_txn_sink.sink.typed.route import TableRoute as TableRoute
     from starrocks_txn_sink.sources.formats.txn_events import TxnEventLines as TxnEventLines

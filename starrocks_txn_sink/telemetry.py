@@ -20,6 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, MutableMapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
@@ -68,6 +69,10 @@ Listener = Callable[[Event], None]
 
 def ignore_event(event: Event) -> None:
     """The listener that does nothing. Hot paths compare with it by identity, and then create no event."""
+
+
+DRIVER_STEPS: ContextVar[Listener] = ContextVar("DRIVER_STEPS", default=ignore_event)
+"""What hears of the steps that the driver takes for the micro-batch of this thread, and of their requests."""
 
 
 def fan_out(listeners: Iterable[Listener]) -> Listener:

@@ -46,7 +46,7 @@ from starrocks_txn_sink.sink.failures import reason_of_task
 from starrocks_txn_sink.sink.spark_jobs import context_of, task_slots
 from starrocks_txn_sink.sources.kafka.options import SPARK_READS
 from starrocks_txn_sink.sources.kafka.spark_reader import has_whole_partitions
-from starrocks_txn_sink.telemetry import EventLogger, fan_out, get_logger
+from starrocks_txn_sink.telemetry import DRIVER_STEPS, EventLogger, Span, fan_out, get_logger, ignore_event
 from starrocks_txn_sink.writer.messages import (
     CarryOver,
     LaneReport,
@@ -274,13 +274,18 @@ class RoundRunner:
         self.coordinator = coordinator_of(task, ownership, deadline, rng)
         self.coordinator.committed = self._commit
         self.coordinator.name_death = partial(name_death, clock=clock)
+        follower = DRIVER_STEPS.get()
+        followed = () if follower is ignore_event else (follower,)
+        self._steps = fan_out(followed)
         self._performer = Performer(
             options,
             resources.transport,
             clock,
             deadline,
             rng,
-            listener=fan_out((self._metrics, log_steps(EventLogger("sink", job=task.job, batch=task.batch_id)))),
+            listener=fan_out(
+                (self._metrics, log_steps(EventLogger("sink", job=task.job, batch=task.batch_id)), *followed)
+            ),
             ownership=ownership,
             ledger=resources.ledger,
             query=resources.connection.query if resources.connection is not None else None,
@@ -350,10 +355,14 @@ class RoundRunner:
                 self._roll_back_claims()
                 ends = self._deadline.clock.wall() + seconds
                 task = replace(self._task, label=label, part=part, hold=hold, round_ends=ends, round_seconds=seconds)
-                messages = self._run_lanes(task)
-                if self._task.claims:
-                    self._claims = [claim_of(label, report.lane) for report in of_kind(messages, LaneReport)]
-                return self.take(label, messages)
+                clock = self._deadline.clock
+                with Span(self._steps, clock.monotonic, "step", {"step": "lanes", "label": label}) as span:
+                    messages = self._run_lanes(task)
+                    if self._task.claims:
+                        self._claims = [claim_of(label, report.lane) for report in of_kind(messages, LaneReport)]
+                    result = self.take(label, messages)
+                    span.end(next(iter(result.failures), None))
+                return result
             case orders.NextRound():
                 # A round that has left out everything has no receipt, and its reports are not written yet.
                 waiting = itertools.chain.from_iterable(self._reports.values())

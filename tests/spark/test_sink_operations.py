@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 from openlineage.client import OpenLineageClient
 from openlineage.client.transport.file import FileConfig, FileTransport
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pyspark.sql import DataFrame, SparkSession
 
 from starrocks_emulator.server import Emulator
@@ -20,6 +23,7 @@ from starrocks_txn_sink import (
     LineageListener,
     MetricsServer,
     SinkOptions,
+    SpanListener,
     StarRocksSink,
     configure_logging,
     telemetry,
@@ -85,14 +89,20 @@ def test_an_audit_next_to_the_sink_sees_nothing_torn_and_shows_what_is(spark: Sp
         assert counter in answer.read().decode()
 
 
-def test_lineage_and_the_server_s_limits_of_a_real_write(spark: SparkSession, server: Emulator, tmp_path: Path) -> None:
+def test_lineage_spans_and_the_server_s_limits_of_a_real_write(
+    spark: SparkSession, server: Emulator, tmp_path: Path
+) -> None:
     events: list[Event] = []
     client = OpenLineageClient(transport=FileTransport(FileConfig(str(tmp_path / "runs"), append=True)))
     lineage = LineageListener(options(server), client=client, topics=["moves"])
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    spans = SpanListener(tracer_provider=provider)
 
     def listen(event: Event) -> None:
         events.append(event)
         lineage(event)
+        spans(event)
 
     with MetricsServer(0) as metrics:
         sink = StarRocksSink(options(server), listener=listen, metrics=metrics)
@@ -105,6 +115,15 @@ def test_lineage_and_the_server_s_limits_of_a_real_write(spark: SparkSession, se
     assert (start["eventType"], complete["eventType"]) == ("START", "COMPLETE")
     row_counts = {table["name"]: table["outputFacets"]["outputStatistics"]["rowCount"] for table in complete["outputs"]}
     assert row_counts == {"bank.a": 20, "bank.b": 20}
+    ended = exporter.get_finished_spans()
+    batch = ended[-1]
+    steps = [span.name for span in ended if span.parent is not None and span.parent.span_id == batch.context.span_id]
+    assert (batch.name, steps) == ("batch", ["begin", "lanes", "load", "check", "commit"])
+    requests = [span.name for span in ended if span.parent is not None and span.name not in steps]
+    assert "get_load_state" in requests
+    assert batch.attributes is not None
+    assert batch.attributes["starrocks_txn_sink.rows"] == 40
+
     columns = [column["name"] for column in complete["outputs"][0]["facets"]["schema"]["fields"]]
     assert columns == ["id", "cents", "note"]
     (position,) = complete["inputs"][0]["inputFacets"]["starrocks_txn_sink"]["positions"]
