@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,7 +17,6 @@ from typing import Any
 from pyspark.sql import types as T
 
 from starrocks_txn_sink.cli import COMMANDS, Command
-from starrocks_txn_sink.events import EVENTS
 from starrocks_txn_sink.metrics.catalogue import METRICS, PARTITIONS, PREFIX, TABLES, Metric, MetricKind
 from starrocks_txn_sink.metrics.series import bounds
 from starrocks_txn_sink.operations.rehearsal.command import CHECKS, CLEARED
@@ -96,21 +94,6 @@ def alerts() -> str:
         link = f"[{alert.name}](../operations/runbook.md#{alert.section}) ({alert.lasting})"
         lists["critical" if alert.critical else "warning"].append(link)
     return "".join(f"- {severity}: {', '.join(links)}\n" for severity, links in lists.items())
-
-
-# --- docs/operations/logs.md ---
-
-
-def events() -> str:
-    """Every event of the catalogue, by level, the highest first; those without a line by name."""
-    levels: dict[str, list[str]] = {}
-    for kind in sorted(EVENTS.values(), key=lambda kind: -(kind.level or 0)):
-        loggers = ", ".join(f"`{logger}`" for logger in kind.loggers) if kind.loggers not in ((), ("sink",)) else ""
-        entry = f"- `{kind.name}`{f' ({loggers})' if loggers else ''}: {kind.meaning}\n"
-        levels.setdefault(logging.getLevelName(kind.level) if kind.level is not None else "", []).append(entry)
-    silent = ", ".join(f"`{kind.name}`" for kind in EVENTS.values() if kind.level is None)
-    lists = "\n".join(f"**{level}**\n\n{''.join(entries)}" for level, entries in levels.items() if level)
-    return f"{lists}\n**Without a line**: {silent}\n"
 
 
 # --- docs/reference/options.md, docs/guides/migration.md ---
@@ -426,7 +409,6 @@ PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "docs/reference/metrics.md": {"metrics": metrics, "buckets": buckets, "alerts": alerts},
     "docs/guides/migration.md": {"flink-options": flink_options, "spark-options": spark_options},
     "docs/reference/options.md": {"options": options, "without-effect": without_effect},
-    "docs/operations/logs.md": {"events": events},
     "docs/operations/rehearsal.md": {"checks": checks},
     "docs/operations/runbook.md": {"codes": errors.index},
     **errors.PAGES,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import logging
+import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -86,7 +88,7 @@ def emitted() -> Iterator[str]:
                 for name in constants(call.args[0]):
                     kind = EVENTS[name]
                     assert kind.level == LEVELS[target], name
-                    assert named_logger(tree, call.func.value.id) in kind.loggers, name
+                    assert named_logger(tree, call.func.value.id) in documented()[name][1], name
                     yield name
 
 
@@ -132,11 +134,22 @@ def test_an_event_that_nobody_declared_is_refused() -> None:
         Event("rows.dead_letterd")
 
 
-def test_the_first_letters_of_a_meaning_tell_a_sentence_and_names_are_a_noun_and_a_verb() -> None:
-    for name, kind in EVENTS.items():
-        assert name.count(".") == 1, name
-        assert kind.meaning.strip(" .") == kind.meaning, name
-        assert (kind.level is None) == (not kind.loggers), name
+@cache
+def documented() -> dict[str, tuple[str, list[str]]]:
+    """The level and the loggers of each event on the page."""
+    page = Path("docs/operations/logs.md").read_text(encoding="utf-8").partition("## Events")[2]
+    kinds: dict[str, tuple[str, list[str]]] = {}
+    for level, entries in re.findall(r"\*\*([A-Z]+)\*\*\n\n((?:- .+\n)+)", page):
+        for name, loggers in re.findall(r"^- `(.+?)`(?: \((`.+?`)\))?: ", entries, re.MULTILINE):
+            kinds[name] = level, re.findall(r"`(\w+)`", loggers or "`sink`")
+    (silent,) = re.findall(r"\*\*Without a line\*\*: (.+)", page)
+    return kinds | {name: ("", []) for name in re.findall(r"`(.+?)`", silent)}
+
+
+def test_the_page_has_each_event_under_its_level_and_names_are_a_noun_and_a_verb() -> None:
+    levels = {name: logging.getLevelName(kind.level) if kind.level else "" for name, kind in EVENTS.items()}
+    assert {name: level for name, (level, _) in documented().items()} == levels
+    assert [name for name in EVENTS if name.count(".") != 1] == []
 
 
 # --- what the product does ---
