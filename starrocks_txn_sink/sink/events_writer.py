@@ -157,6 +157,8 @@ class EventsWriter:
         before, now = Manifest(), batch_time(frame, task.checkpoint) or SystemClock().wall()
         if self.log is not None:
             before = self.log.before(task.batch_id, may_begin=not self.assembly.needs_state)
+            if self._begun is None and self.source is not None:
+                self.source.snapshot.waiting = before.marks
             self._begun = self._begun or before
         # Change by change a topic is a table, and a connector gets more of them.
         self._topic_names = self.assembly.policy is None or self._needs_topic_names(frame, task, before)
@@ -367,6 +369,8 @@ class EventsWriter:
         if isinstance(self.assembly.policy, Policy):  # verified transactions get overdue in their lane
             expired, flows, notices = expire(self.assembly.policy, after.partitions, now)
             after = after.with_batch(after.batch, after.query, expired, ())
+        if self.source is not None:
+            after = replace(after, marks=self.source.snapshot.waiting)
         if self.log is not None:
             if not committed and self.session.token:  # nothing has checked the owner, and no fenced run may publish
                 run_once(task.options, self.session.check_owner(random.Random()), task.options.batch_deadline)

@@ -19,7 +19,7 @@ later one. The query overtakes all of these, and a later sweep deletes them.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from starrocks_txn_sink.assembler.rules.directory import StateDirectory
@@ -169,7 +169,7 @@ class ManifestLog:
             return manifest
         for name, content in manifest.inline.items():
             self.directory.write(f"{ROWS}/{name}", content)
-        return Manifest(manifest.batch, manifest.query, manifest.partitions)
+        return replace(manifest, inline={})
 
     def _read(self, name: ManifestName) -> Manifest:
         with self.directory.open(f"{BATCHES}/{name.file}") as file:

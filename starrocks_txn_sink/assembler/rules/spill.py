@@ -62,13 +62,14 @@ class Manifest:
 
     The driver publishes a manifest after all lanes have committed, and micro-batch N reads the manifest of N-1. So a
     replay starts from the same state, and the ledger skips rows that are already committed: carried-over state needs no
-    commit protocol of its own.
+    commit protocol of its own. `marks` of the source's snapshot wait for the next commit.
     """
 
     batch: int = -1
     query: str = ""
     partitions: Mapping[str, CarriedState] = field(default_factory=dict)
     inline: Mapping[str, bytes] = field(default_factory=dict)
+    marks: Mapping[str, str] = field(default_factory=dict)
 
     def files(self) -> set[str]:
         """Names of all files with rows of open source transactions, including inline ones."""
@@ -94,6 +95,7 @@ class Manifest:
                 "query": self.query,
                 "partitions": {name: partition.as_json() for name, partition in self.partitions.items()},
                 "inline": {name: base64.b64encode(content).decode() for name, content in self.inline.items()},
+                "marks": dict(self.marks),
             }
         )
 
@@ -111,6 +113,7 @@ class Manifest:
             value["query"],
             {name: CarriedState.of_json(document) for name, document in value["partitions"].items()},
             {name: base64.b64decode(content) for name, content in value["inline"].items()},
+            value.get("marks", {}),
         )
 
 
