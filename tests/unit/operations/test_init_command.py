@@ -178,6 +178,13 @@ def test_the_command_reads_a_broker_and_writes_a_new_file(tmp_path: Path, capsys
     assert cli.main([*command, "--output", str(file)]) == 2
     assert "cannot be written" in capsys.readouterr().err
     assert cli.main([*command[:3], "--prefix", "nothing", "--deadline", "30"]) == 2
+    for topic in ("mysql", "mysql-other"):  # Canal's topic is the prefix itself
+        broker.produce(topic, json.dumps(canal_feed.flat("INSERT", [{"id": "1"}], table=topic)), partition=0)
+    assert broker.flush(10) == 0
+    capsys.readouterr()
+    assert cli.main([*command[:3], "--prefix", "mysql", "--deadline", "30"]) == 0
+    sync = parse_sync(capsys.readouterr().out)
+    assert (sync.kafka["subscribePattern"], sync.create) == ("mysql", True)
 
 
 @pytest.mark.parametrize(
