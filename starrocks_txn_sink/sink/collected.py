@@ -36,11 +36,10 @@ from starrocks_txn_sink.sink.batch_events import BatchOrigin, BatchTries
 from starrocks_txn_sink.sink.checkpoint import FOLDER, ProofLog
 from starrocks_txn_sink.sink.events_writer import EventsWriter
 from starrocks_txn_sink.sink.frame_rows import TABLE_OPTION, FrameRows, check_texts, refuse_positions, table_of
-from starrocks_txn_sink.sink.job_run import JobRun
 from starrocks_txn_sink.sink.lanes import Collect, LanePlan, Written, write_shared
 from starrocks_txn_sink.sink.rows_writer import RowsWriter
 from starrocks_txn_sink.sink.session import Session
-from starrocks_txn_sink.sink.sink import StarRocksSink
+from starrocks_txn_sink.sink.sink import JobRun, StarRocksSink
 from starrocks_txn_sink.sink.spark_jobs import driver_clock
 from starrocks_txn_sink.sink.typed.arrow import ArrowRoute
 from starrocks_txn_sink.sink.typed.route import TableRoute

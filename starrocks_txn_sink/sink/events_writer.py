@@ -52,9 +52,7 @@ from starrocks_txn_sink.sink.schema.changes import add_missing
 from starrocks_txn_sink.sink.schema.new_tables import LayoutOf, NewTables, advising_tables, plain_layout
 from starrocks_txn_sink.sink.schema.source_plan import Refusal
 from starrocks_txn_sink.sink.session import Session, run_once
-from starrocks_txn_sink.sink.snapshot_progress import SnapshotProgress
-from starrocks_txn_sink.sink.source_keys import SourceKeys, judge_key
-from starrocks_txn_sink.sink.source_progress import SourceProgress
+from starrocks_txn_sink.sink.source_progress import SnapshotProgress, SourceKeys, SourceProgress, judge_key
 from starrocks_txn_sink.sink.spark_jobs import batch_time, driver_clock
 from starrocks_txn_sink.sink.typed.terms import TableTerms
 from starrocks_txn_sink.sources.formats.raw_format import MESSAGE_KEY, POSITION, SOURCE_PARTITION, RawFormat, is_placed

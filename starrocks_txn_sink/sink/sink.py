@@ -7,8 +7,9 @@ are VISIBLE, so Spark's checkpoint never runs ahead of StarRocks.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
-from dataclasses import replace
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from heapq import nsmallest
 from typing import Any, Final
@@ -18,7 +19,7 @@ from pyspark.sql import DataFrame
 from starrocks_txn_sink import compiled
 from starrocks_txn_sink.clock import microseconds
 from starrocks_txn_sink.coordinator.model import Receipt
-from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.errors import DeadlineExceeded, Fenced, OptionError
 from starrocks_txn_sink.options import SchemaChanges, SinkOptions
 from starrocks_txn_sink.options.combinations import Feature, refuse_without_sql
 from starrocks_txn_sink.public_names import suggests_arguments
@@ -28,7 +29,6 @@ from starrocks_txn_sink.sink.batch_events import BatchOrigin, BatchTries, Endpoi
 from starrocks_txn_sink.sink.checkpoint import ProofLog, query_directory
 from starrocks_txn_sink.sink.events_writer import EventsWriter
 from starrocks_txn_sink.sink.failures import has_begun, wait_out
-from starrocks_txn_sink.sink.job_run import JobRun, write_key
 from starrocks_txn_sink.sink.projection import UNFILLED_DELETES, has_unfilled_deletes, is_marked
 from starrocks_txn_sink.sink.rows_writer import RowsWriter
 from starrocks_txn_sink.sink.schema.new_tables import LayoutOf, plain_layout
@@ -47,6 +47,63 @@ _NO_LOOPS: Final = (
     "executors need it, too (starrocks-txn-sink doctor)."
 )
 _log = get_logger("sink")
+
+
+@dataclass(slots=True)
+class JobRun:
+    """A job's run in this process: the session that owns the job, the session's writer, and what is left behind.
+
+    `served`: StarRocks has begun a transaction of the job. `ending` has failed sessions whose labels may still be open,
+    by epoch. `replaced` says of a query's run that has lost the job which checkpoint's writer has it now.
+    """
+
+    job: str
+    session: sessions.Session | None = None
+    writer: EventsWriter | RowsWriter | None = None
+    served: bool = False
+    ending: dict[str, sessions.Session] = field(default_factory=dict)
+    replaced: dict[str, str] = field(default_factory=dict)
+    _turn: threading.Lock = field(default_factory=threading.Lock)
+
+    @contextlib.contextmanager
+    def one_at_a_time(self, seconds: float) -> Iterator[None]:
+        """Wait for the job's other writes in this process; raises DeadlineExceeded after `seconds`."""
+        if not self._turn.acquire(timeout=seconds):
+            message = f"Another write of the job {self.job} in this process did not end within {seconds:g} s."
+            raise DeadlineExceeded(message)
+        try:
+            yield
+        finally:
+            self._turn.release()
+
+    def session_of(self, origin: BatchOrigin) -> sessions.Session | None:
+        """The session of the query's run; None if there is none, or only one of another run."""
+        return self.session if self.session is not None and self.session.key == origin.key else None
+
+    def replace(self, origin: BatchOrigin) -> None:
+        """The job goes to the writer `origin`; raises Fenced when another writer of this sink has taken it from there.
+
+        Otherwise two queries that share a sink and a job would take the job from each other in turns, without an error.
+        """
+        if (by := self.replaced.get(origin.key)) is not None:
+            raise Fenced("The job was taken over by another writer, which uses the same sink.", checkpoint=by)
+        if self.session is not None and self.session.key != write_key(self.job):
+            self.replaced[self.session.key] = origin.checkpoint
+
+    def open(self, session: sessions.Session) -> None:
+        """Go on with a new session, which has taken the job over."""
+        self.session, self.writer = session, None
+
+    def fail(self, session: sessions.Session, options: SinkOptions) -> None:
+        """End the session, and roll back what it leaves open."""
+        self.session = self.writer = None
+        self.ending[session.epoch] = session
+        sessions.clean_up(options, session, callback=lambda: self.ending.pop(session.epoch, None))
+
+
+def write_key(job: str) -> str:
+    """The session key of calls of `write`, which have no query and no run."""
+    return f"write-{job}"
 
 
 @suggests_arguments

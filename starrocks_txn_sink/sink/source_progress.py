@@ -2,12 +2,191 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from starrocks_txn_sink.sink.snapshot_progress import SnapshotProgress
-from starrocks_txn_sink.sink.source_keys import SourceKeys
+from starrocks_txn_sink.coordinator.coordinator import LaneShare
+from starrocks_txn_sink.errors import OptionError, SourceKeyChanged
+from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.options.table_rules import SOURCE_TABLE, RuleSet, RulesOfTable
+from starrocks_txn_sink.protocol.snapshots import (
+    MORE,
+    ONE,
+    OVER,
+    READING,
+    SPREAD,
+    Marks,
+    Progress,
+    joined,
+    mark_row,
+    then,
+    whole,
+)
+from starrocks_txn_sink.protocol.source_keys import KnownKeys, SourceKey, key_row
+from starrocks_txn_sink.sink.schema.source_plan import Refusal, key_by_rules, key_refusals
+from starrocks_txn_sink.sink.typed.tables import PRIMARY_KEYS, Tables
+from starrocks_txn_sink.telemetry import Event, Listener, ignore_event
 from starrocks_txn_sink.writer.messages import CarryOver, Message, of_kind
+
+# --- the first snapshot ---
+
+
+@dataclass(slots=True)
+class SnapshotProgress:
+    """`marks` are those in the ledger. Marks of rows that wait for a commit are in `waiting`.
+
+    `partitions` gives the topics and partitions that the micro-batch's query reads, none if they are hidden.
+    """
+
+    job: str = ""
+    marks: Marks = field(default_factory=dict)
+    listener: Listener = ignore_event
+    partitions: Callable[[], Collection[tuple[str, int]]] = tuple
+    waiting: Marks = field(default_factory=dict)
+    _taken: Marks = field(default_factory=dict)
+
+    def take(self, messages: Sequence[Message], *, whole: bool = True) -> None:
+        """The lanes of a label have read rows with these marks; those of a label before were rolled back.
+
+        Unless they load the rows `whole`, as in a quarantine, none of the marks counts: the lanes read all rows, and
+        the quarantine ends with a label for whatever is left.
+        """
+        if not whole:
+            self._taken = self.waiting
+            return
+        again = any(share.stopped for share in of_kind(messages, LaneShare))  # a lane with `reached` reads on
+        shares = [carried for carried in of_kind(messages, CarryOver) if carried.reached is not None or not again]
+        marks = self._without_early_ends(joined(carried.marks for carried in shares))
+        self._taken = then(self.waiting, marks)
+
+    def _without_early_ends(self, marks: dict[str, str]) -> dict[str, str]:
+        """SPREAD in place of an end that other partitions of the table's topic may not have reached.
+
+        The topic has Debezium's name for the table; behind a rule with other names any topic may be it.
+        """
+        ends = [name for name, mark in marks.items() if mark in (ONE, OVER) and name != whole(name.partition(":")[0])]
+        if not ends:
+            return marks
+        counts = Counter(topic for topic, _ in self.partitions())
+        most = max(counts.values(), default=1)
+        return marks | {name: SPREAD for name in ends if counts.get(name.replace(":", ".", 1), most) > 1}
+
+    def rows(self, now_text: Callable[[], str]) -> list[memoryview]:
+        """The marks that are new in the ledger with the commit of the label."""
+        after = self._after()
+        changed = [name for name, mark in after.items() if self.marks.get(name) != mark]
+        return [mark_row(self.job, name, after[name], now_text()) for name in changed]
+
+    def keep(self) -> None:
+        """The label had no row, so its marks wait for the next commit."""
+        self.waiting, self._taken = self._taken, {}
+
+    def commit(self) -> None:
+        """The rows of the label are visible; says what that means."""
+        before, after = self.marks, self._after()
+        self.marks, self.waiting, self._taken = after, {}, {}
+        if after != before:
+            tables = [name.partition(":")[2] for name, mark in after.items() if mark == OVER != before.get(name)]
+            self.say([table for table in tables if table])
+
+    def say(self, ended: Sequence[str] = ()) -> None:
+        """Tell listeners and the log; `ended` are tables whose last row has just become visible."""
+        progress = Progress.of(self.marks)
+        fields = {"job": self.job, "tables": progress.tables, "over": progress.over, "text": progress.text}
+        if progress.tables:
+            self.listener(Event("snapshot.progressed", {**fields, "tables_over": list(ended)}))
+        if progress.ended:
+            self.listener(Event("snapshot.ended", {"job": self.job, "tables": progress.tables}))
+
+    def _after(self) -> dict[str, str]:
+        marks = then(self.marks, self._taken)
+        return {name: READING if mark == MORE else mark for name, mark in marks.items()}
+
+
+# --- keys of the source's tables ---
+
+
+@dataclass(slots=True)
+class SourceKeys:
+    """`known` are the keys under which rows of a source's table were taken. Those not in the ledger are `unwritten`.
+
+    The first key of a source's table is taken as it is, unless the query is `strict`, as `sync` is: in a pipeline of
+    the user's own, messages may have had any key from the beginning.
+    """
+
+    job: str = ""
+    known: KnownKeys = field(default_factory=dict)
+    strict: bool = False
+    judge: Callable[[SourceKey], Refusal | None] = lambda _: None
+    unwritten: list[SourceKey] = field(default_factory=list)
+
+    def take(self, keys: Iterable[SourceKey]) -> None:
+        """The lanes of a label have read rows under these `keys`; raises SourceKeyChanged for one that loses rows."""
+        by_table: dict[tuple[str, str], list[SourceKey]] = {}
+        for key in sorted(set(keys)):
+            by_table.setdefault(key[:2], []).append(key)
+        for place, keys_of_table in by_table.items():
+            before = self.known.get(place, set())
+            new = [key for key in keys_of_table if key[3] not in before]
+            refusals = [(key, self.judge(key)) for key in new]
+            sound_before = [names for names in sorted(before) if self.judge((*keys_of_table[0][:3], names)) is None]
+            if sound_before or self.strict or (not before and None in [refusal for _, refusal in refusals]):
+                for key, refusal in refusals:
+                    if refusal is not None:
+                        raise _changed(key, sound_before or [other[3] for other, of in refusals if of is None], refusal)
+            self.known.setdefault(place, set()).update(key[3] for key in new)
+            self.unwritten += new
+
+    def rows(self, now_text: Callable[[], str]) -> list[memoryview]:
+        """The keys that are new in the ledger with the commit of the label."""
+        at = now_text()
+        rows = [
+            key_row(self.job, connector, collection, names, at) for connector, collection, _, names in self.unwritten
+        ]
+        return [row for row in rows if row is not None]
+
+    def commit(self) -> None:
+        """The rows of the label are visible."""
+        self.unwritten = []
+
+
+def judge_key(options: SinkOptions, rules: RuleSet, tables: Tables, key: SourceKey) -> Refusal | None:
+    """Why rows that come under a key would be lost in their table; None if they are not, and where nothing is known.
+
+    The user's own `keys` of a table win, as in a plan.
+    """
+    _, _, table, names = key
+    target_columns = [column for column in tables.required.get(table, ()) if column.key]
+    of_table = rules.of(table) or RulesOfTable(table)
+    decided = of_table.only_history or options.options_of(table).keys
+    if decided or tables.models.get(table) != PRIMARY_KEYS or not target_columns:
+        return None
+    apart = SOURCE_TABLE in [column.name for column in target_columns]
+    try:
+        key_in_table = key_by_rules(names, of_table, merged=apart)
+    except OptionError as error:
+        return Refusal(table, error.message.rstrip("."), error.advice)
+    return next(iter(key_refusals(table, key_in_table, target_columns)), None)
+
+
+def _changed(key: SourceKey, before: Sequence[tuple[str, ...]], refusal: Refusal) -> SourceKeyChanged:
+    _, collection, table, names = key
+    was = " or ".join(map(_text, before))
+    return SourceKeyChanged(
+        f"Rows of the source's table {collection} came under the key {_text(names)}"
+        f"{f', and before under {was}' if was else ''}. Table {table}: {refusal.reason}.",
+        hint=f"{refusal.ways} For a new table: give it the new key, name it for this source's table, and have the "
+        "source snapshot the table again.",
+        table=table,
+    )
+
+
+def _text(names: Sequence[str]) -> str:
+    return f"({', '.join(names)})" if names else "none"
+
+
+# --- both ---
 
 
 @dataclass(slots=True)

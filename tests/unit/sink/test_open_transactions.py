@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from starrocks_txn_sink.sink import open_transactions
-from starrocks_txn_sink.sink.open_transactions import OpenTransactionWatch, _StageCounts
+from starrocks_txn_sink.sink import batch_events
+from starrocks_txn_sink.sink.batch_events import OpenTransactionWatch, _StageCounts
 from starrocks_txn_sink.telemetry import Event, ignore_event
 from tests.support.manual_clock import ManualClock
 
@@ -69,7 +69,7 @@ def test_a_stage_that_does_not_name_transactions_is_warned_about_too(monkeypatch
 
 def test_what_an_ended_query_has_left_open_is_no_longer_warned_about(monkeypatch: pytest.MonkeyPatch) -> None:
     watched, running = Watched(monkeypatch), {"q", "other"}
-    monkeypatch.setattr(open_transactions, "is_running", lambda _, query: query in running)
+    monkeypatch.setattr(batch_events, "is_running", lambda _, query: query in running)
     watched.count(2)
     watched.clock.sleep(30)
     watched.count(1, oldest(watched.clock), "other/lanes")
@@ -87,7 +87,7 @@ def test_what_an_ended_query_has_left_open_is_no_longer_warned_about(monkeypatch
 
 
 def test_a_timer_looks_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("starrocks_txn_sink.sink.open_transactions._LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("starrocks_txn_sink.sink.batch_events._LOOK_SECONDS", 0.01)
     clock, events = ManualClock(), list[Event]()
     watch = OpenTransactionWatch(events.append, clock)
     counts = {"events": 1, "open": 1, "open_rows": 1}
@@ -115,9 +115,9 @@ def test_one_listener_of_spark_serves_all_sinks_and_none_where_no_stage_is_plann
     watches: list[Any] = []
     session = SimpleNamespace()
     builder, planned = SimpleNamespace(getOrCreate=lambda: session), threading.Event()
-    monkeypatch.setattr(open_transactions, "ProgressWatch", lambda session, emit: watches.append((session, emit)))
-    monkeypatch.setattr(open_transactions, "SparkSession", SimpleNamespace(builder=builder))
-    monkeypatch.setattr(open_transactions, "PLANNED", planned)
+    monkeypatch.setattr(batch_events, "ProgressWatch", lambda session, emit: watches.append((session, emit)))
+    monkeypatch.setattr(batch_events, "SparkSession", SimpleNamespace(builder=builder))
+    monkeypatch.setattr(batch_events, "PLANNED", planned)
     frame: Any = SimpleNamespace(sparkSession=SimpleNamespace(_sc=object()))
     first, second, stages = Watched(monkeypatch), Watched(monkeypatch), _StageCounts()
     stages.follow(first.watch, frame)

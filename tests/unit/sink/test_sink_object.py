@@ -15,10 +15,10 @@ from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import Fenced, LoadFailed, NotSent, OptionError, StarRocksSinkError
 from starrocks_txn_sink.sink import batch_events, failures, rows_writer, session as sessions, sink as sink_module
 from starrocks_txn_sink.sink.batch_events import BatchOrigin, BatchTries
-from starrocks_txn_sink.sink.job_run import JobRun
 from starrocks_txn_sink.sink.lanes import Collect, LanePlan, Written
 from starrocks_txn_sink.sink.rows_writer import RowsWriter
 from starrocks_txn_sink.sink.session import Session, job_of_frame
+from starrocks_txn_sink.sink.sink import JobRun
 from starrocks_txn_sink.sink.typed.terms import TableTerms
 from starrocks_txn_sink.telemetry import Event, ignore_event
 from starrocks_txn_sink.writer.messages import LaneReport

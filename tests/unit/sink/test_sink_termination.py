@@ -18,8 +18,8 @@ import pytest
 from starrocks_txn_sink import SinkOptions, StarRocksSink
 from starrocks_txn_sink.sink import termination
 from starrocks_txn_sink.sink.batch_events import BatchOrigin
-from starrocks_txn_sink.sink.job_run import JobRun
 from starrocks_txn_sink.sink.session import Session
+from starrocks_txn_sink.sink.sink import JobRun
 from tests.support.threads import running
 
 _PRELUDE = """

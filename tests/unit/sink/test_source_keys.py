@@ -11,7 +11,7 @@ from starrocks_txn_sink.errors import SourceKeyChanged
 from starrocks_txn_sink.options.table_rules import NO_RULES, RuleSet
 from starrocks_txn_sink.protocol.source_keys import ReadKeys
 from starrocks_txn_sink.rows.target import TargetColumn, parse_type
-from starrocks_txn_sink.sink.source_keys import SourceKeys, judge_key
+from starrocks_txn_sink.sink.source_progress import SourceKeys, judge_key
 from starrocks_txn_sink.sink.typed.tables import Tables
 from tests.support.depth import examples
 

@@ -6,8 +6,7 @@ import orjson
 import pytest
 
 from starrocks_txn_sink.protocol.snapshots import ONE, OVER, READING, SPREAD, whole
-from starrocks_txn_sink.sink.snapshot_progress import SnapshotProgress
-from starrocks_txn_sink.sink.source_progress import SourceProgress
+from starrocks_txn_sink.sink.source_progress import SnapshotProgress, SourceProgress
 from starrocks_txn_sink.writer.messages import CarryOver
 
 TABLE = "shop:public.items"

@@ -10,8 +10,8 @@ from starrocks_txn_sink import SinkOptions, StarRocksSink
 from starrocks_txn_sink.errors import DeadlineExceeded, Fenced
 from starrocks_txn_sink.sink import session as sessions
 from starrocks_txn_sink.sink.batch_events import BatchOrigin
-from starrocks_txn_sink.sink.job_run import JobRun, write_key
 from starrocks_txn_sink.sink.session import Session
+from starrocks_txn_sink.sink.sink import JobRun, write_key
 
 OPTIONS = SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-least-once")
 
