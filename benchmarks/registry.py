@@ -1,4 +1,4 @@
-"""Debezium's messages as JSON and as Avro with a registry, in the lanes → a null server: the same rows, in turns.
+"""Debezium's messages as JSON, and as Avro and Protobuf with a registry, in the lanes → a null server, in turns.
 
     python -m benchmarks.registry [--transactions 20000] [--batch 200000] [--rounds 5]
 
@@ -21,6 +21,7 @@ from typing import Any
 
 import fastavro
 from confluent_kafka import Producer
+from google.protobuf import json_format, message_factory
 
 from benchmarks.debezium import MARKERS, PARTITIONS, ROWS, TABLES, messages
 from benchmarks.measure import Variant, report, say, take_turns
@@ -28,12 +29,14 @@ from benchmarks.null_server import NullServer
 from benchmarks.spark import session, write_all
 from starrocks_txn_sink import DebeziumAssembly
 from starrocks_txn_sink.sources import kafka_options
+from starrocks_txn_sink.sources.formats.protobuf_files import compile_file
 from tests.kafka.broker import Broker
 from tests.kafka.jars import SPARK, NoMaven, archives
 
-FORMS = ("json", "avro")
+FORMS = ("json", "avro", "protobuf")
 LONG, TEXT = "long", "string"
 _TIMES = {"ts_ms": LONG, "ts_us": LONG, "ts_ns": LONG}
+_OPTIONAL_TIMES = {name: ["null", LONG] for name in _TIMES}
 _TABLE_COLUMNS = (
     {"order_id": LONG, "customer": TEXT, "total": TEXT},
     {"item_id": LONG, "order_id": LONG, "price": TEXT, "note": TEXT},
@@ -50,7 +53,7 @@ def envelope(table: str, /, **columns: Any) -> dict[str, Any]:
     source = record("Source", **texts, txId=LONG, lsn=LONG, xmin=["null", LONG], **_TIMES)
     block = record("Block", id=TEXT, total_order=LONG, data_collection_order=LONG)
     value = {"before": ["null", record("Value", **columns)], "after": ["null", "Value"], "source": source}
-    return record("Envelope", **value, transaction=["null", block], op=TEXT, **_TIMES) | {
+    return record("Envelope", **value, transaction=["null", block], op=TEXT, **_OPTIONAL_TIMES) | {
         "namespace": f"shop.public.{table}"
     }
 
@@ -71,11 +74,41 @@ SCHEMAS = {1: _MARKER} | {
 NUMBERS = {MARKERS: 1} | {f"shop.public.{table}": number for number, table in enumerate(TABLES, 2)}
 
 
+_OF_PROTOBUF = 10
+"""What a schema's number is greater by in Protobuf."""
+
+
 class Schemas:
     """A registry in memory."""
 
-    def schema(self, number: int, **_: bool) -> tuple[str, str, tuple[str, ...]]:
+    def schema(self, number: int, **_: bool) -> tuple[str, str, tuple[tuple[str, str], ...]]:
+        if number > _OF_PROTOBUF:
+            return "PROTOBUF", protobuf_text(SCHEMAS[number - _OF_PROTOBUF]), ()
         return "AVRO", json.dumps(SCHEMAS[number]), ()
+
+
+def protobuf_text(schema: dict[str, Any]) -> str:
+    """A schema of Avro as Confluent's converter writes it of Protobuf, with `optional.for.nullables`."""
+    package = f"package {schema['namespace']};\n" if "namespace" in schema else ""
+    return f'syntax = "proto3";\n{package}{_message(schema)}'
+
+
+def _message(schema: dict[str, Any]) -> str:
+    lines = list[str]()
+    for number, field in enumerate(schema["fields"], 1):
+        optional = isinstance(field["type"], list)
+        kind = field["type"][-1] if optional else field["type"]
+        label = "optional " if optional else ""
+        if isinstance(kind, dict) and kind["type"] == "array":
+            label, kind = "repeated ", kind["items"]
+        if isinstance(kind, dict):
+            lines.append(_message(kind))
+            kind = kind["name"]
+        lines.append(f"{label}{_NAMES.get(kind, kind)} {field['name']} = {number};")
+    return f"message {schema['name']} {{\n{chr(10).join(lines)}\n}}"
+
+
+_NAMES = {LONG: "int64", TEXT: "string"}
 
 
 def main() -> None:
@@ -103,7 +136,7 @@ def main() -> None:
                     maxOffsetsPerTrigger=arguments.batch,
                 )
                 assembly = DebeziumAssembly(
-                    transactions="whole" if whole else "none", registry=Schemas() if form == "avro" else None
+                    transactions="whole" if whole else "none", registry=None if form == "json" else Schemas()
                 )
                 frame = spark.readStream.format("kafka").options(**topics).load()
                 write_all(frame, server.load_url, assembly, checkpoint)
@@ -120,25 +153,32 @@ def main() -> None:
                 for form in FORMS
             ]
             take_turns(variants, arguments.rounds)
-            report("Debezium's messages as JSON and as Avro", variants)
+            report("Debezium's messages as JSON, as Avro and as Protobuf", variants)
             for variant in variants:
                 rates = sorted(round(variant.rows / sample.cpu_seconds / 1000) for sample in variant.samples)
                 say(f"{variant.name}: k rows a CPU second by round, lowest to highest: {rates}")
-            for json_form, avro in zip(variants[::2], variants[1::2], strict=True):
-                say(f"{avro.name}: {avro.per_cpu / json_form.per_cpu:.2f} of JSON's rows a CPU second")
+            for place, variant in enumerate(variants):
+                json_form = variants[place - place % len(FORMS)]
+                if variant is not json_form:
+                    share = variant.per_cpu / json_form.per_cpu
+                    say(f"{variant.name}: {share:.2f} of JSON's rows a CPU second")
             spark.stop()
 
 
 def fill(servers: str, transactions: int) -> None:
-    """Send the same messages in both forms."""
+    """Send the same messages in all forms."""
     producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 50})
     parsed = {number: fastavro.parse_schema(schema) for number, schema in SCHEMAS.items()}
+    classes = {number: _class_of(protobuf_text(schema)) for number, schema in SCHEMAS.items()}
     sizes = dict.fromkeys(FORMS, 0)
     for _, topic, partition, value in messages(transactions, PARTITIONS, events=False):
-        content = io.BytesIO(b"\0" + struct.pack(">i", NUMBERS[topic]))
+        number = NUMBERS[topic]
+        content = io.BytesIO(b"\0" + struct.pack(">i", number))
         content.seek(0, io.SEEK_END)
-        fastavro.schemaless_writer(content, parsed[NUMBERS[topic]], value)
-        for form, message in zip(FORMS, (json.dumps(value).encode(), content.getvalue()), strict=True):
+        fastavro.schemaless_writer(content, parsed[number], value)
+        protobuf = json_format.ParseDict(value, classes[number]()).SerializeToString()
+        framed = b"\0" + struct.pack(">i", number + _OF_PROTOBUF) + b"\0" + protobuf
+        for form, message in zip(FORMS, (json.dumps(value).encode(), content.getvalue(), framed), strict=True):
             sizes[form] += len(message) if topic != MARKERS else 0
             while True:
                 try:
@@ -150,6 +190,11 @@ def fill(servers: str, transactions: int) -> None:
         raise TimeoutError("The broker did not take all messages.")
     rows = transactions * ROWS
     say(f"{rows} rows; bytes a change event: " + ", ".join(f"{form} {size // rows}" for form, size in sizes.items()))
+
+
+def _class_of(text: str) -> Any:
+    """Google's class of a text's message."""
+    return message_factory.GetMessageClass(compile_file(text).messages[0])
 
 
 if __name__ == "__main__":

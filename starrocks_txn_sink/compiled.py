@@ -1,4 +1,4 @@
-"""The compiled loops over JSON, and over messages of Kafka and Avro (`compiled.c`), where the installation has them.
+"""Compiled loops over JSON, and messages of Kafka, Avro and Protobuf (`compiled.c`), where the installation has them.
 
 The loops are optional: a wheel for a platform brings them, and a source tree with a C compiler builds them
 (`tools/compile.py`). Without them everything works more slowly, with the same results: the C parser takes only plain
@@ -22,7 +22,7 @@ from starrocks_txn_sink.rows.segments import Bools, bounds_of
 LIBRARY: Final = Path(__file__).with_name("_compiled.so")
 PURE: Final = "STARROCKS_TXN_SINK_PURE"
 """The environment variable that turns the compiled loops off, with the value 1."""
-_ABI: Final = 12  # that of compiled.c; a library with another number is not used
+_ABI: Final = 13  # that of compiled.c; a library with another number is not used
 _MOST_BYTES: Final = (1 << 31) - (1 << 16)  # offsets of 32 bits
 _FREE_JUDGEMENTS: Final = 64
 _VALUES_A_JUDGEMENT: Final = 16
@@ -97,6 +97,7 @@ _FUNCTIONS: Final[Functions] = {
     "convert": (_NUMBER, _REWRITE),
     "apply_rules": (_NUMBER, _REWRITE),
     "avro": (_NUMBER, _REWRITE),
+    "protobuf": (_NUMBER, _REWRITE),
     "new_shapes": (
         _NUMBER,
         (
@@ -393,16 +394,62 @@ def write_avro(
 
     A message with -1 gives an empty text. The other terms are those of `convert_rows`.
     """
-    types = [
-        (_AvroType * len(types))(*(_AvroType(*numbers, text, len(text)) for *numbers, text in types))
-        for types, *_ in schemas
+    return _write_by_schemas("avro", _AvroType, _AvroSchema, messages, schemas, schema_numbers, judge)
+
+
+class _ProtoField(ctypes.Structure):
+    """The struct `ProtoField` of compiled.c."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("number", "kind", "label", "first", "count", "oneof")),
+        ("text", ctypes.c_char_p),
+        ("text_size", ctypes.c_int64),
+    )
+
+
+class _ProtoSchema(ctypes.Structure):
+    """The struct `ProtoSchema` of compiled.c."""
+
+    _fields_ = (
+        ("fields", ctypes.POINTER(_ProtoField)),
+        ("before", ctypes.c_char_p),
+        ("before_size", ctypes.c_int64),
+        ("header", ctypes.c_int64),
+    )
+
+
+ProtobufSchema = tuple[Sequence[tuple[int, int, int, int, int, int, bytes]], bytes, int]
+"""The fields as `ProtoField` has them; the text in front and the bytes in front as in AvroSchema."""
+
+
+def write_protobuf(
+    messages: pa.Array, schemas: Sequence[ProtobufSchema], schema_numbers: _Numbers, judge: _JudgeRow
+) -> tuple[pa.Array, Bools] | None:
+    """Messages of Protobuf as JSON; the terms are those of `write_avro`."""
+    return _write_by_schemas("protobuf", _ProtoField, _ProtoSchema, messages, schemas, schema_numbers, judge)
+
+
+def _write_by_schemas(
+    function: str,
+    kind_of_part: type[ctypes.Structure],
+    kind: type[ctypes.Structure],
+    messages: pa.Array,
+    schemas: Sequence[tuple[Sequence[tuple[Any, ...]], bytes, int]],
+    schema_numbers: _Numbers,
+    judge: _JudgeRow,
+) -> tuple[pa.Array, Bools] | None:
+    """What a loop writes for messages by schemas of such parts, which end in a text."""
+    parts = [
+        (kind_of_part * len(parts))(*(kind_of_part(*numbers, text, len(text)) for *numbers, text in parts))
+        for parts, *_ in schemas
     ]
-    pairs = zip(types, schemas, strict=True)
-    schema_array = (_AvroSchema * len(schemas))(
-        *(_AvroSchema(types, before, len(before), header) for types, (_, before, header) in pairs)
+    pairs = zip(parts, schemas, strict=True)
+    schema_array = (kind * len(schemas))(
+        *(kind(part, before, len(before), header) for part, (_, before, header) in pairs)
     )
     before = sum(len(text) for _, text, _ in schemas) // max(len(schemas), 1)
-    return _rewrite("avro", messages, schema_array, schema_numbers, judge, 3 * messages.nbytes + before * len(messages))
+    room = 3 * messages.nbytes + before * len(messages)
+    return _rewrite(function, messages, schema_array, schema_numbers, judge, room)
 
 
 def _rewrite(

@@ -19,7 +19,7 @@ from starrocks_txn_sink.public_names import suggests_arguments
 
 _TIMEOUTS: Final = (5.0, 10.0)  # seconds, to connect and to read
 _UNKNOWN: Final = 404
-_AVRO, _JSON_SCHEMA, _CONNECT = _KINDS = ("AVRO", "JSON", "KCONNECT")  # as registries call them
+_AVRO, _PROTOBUF, _JSON_SCHEMA, _CONNECT = _KINDS = ("AVRO", "PROTOBUF", "JSON", "KCONNECT")  # as registries call them
 _TYPES: Final = {"struct": _CONNECT, "object": _JSON_SCHEMA, None: _JSON_SCHEMA}  # of a choice there is no type
 _Reply = TypeVar("_Reply")
 
@@ -31,7 +31,7 @@ class _NoAnswer(Exception):
 @suggests_arguments
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaRegistry:
-    """A registry that has the schemas of the messages: of Avro, JSON Schema, or Connect's own.
+    """A registry that has the schemas of the messages: of Avro, Protobuf, JSON Schema, or Connect's own.
 
     A schema is asked for once in each Python process. The sink waits `wait` for a registry that does not answer, and
     for a number that it does not know yet.
@@ -92,10 +92,12 @@ class SchemaRegistry:
                 option="user",
             )
 
-    def schema(self, number: int, *, apicurio: bool = False, patient: bool = True) -> tuple[str, str, tuple[str, ...]]:
-        """The kind and the text of the schema with this number, and the texts of the schemas that it refers to.
+    def schema(
+        self, number: int, *, apicurio: bool = False, patient: bool = True
+    ) -> tuple[str, str, tuple[tuple[str, str], ...]]:
+        """The kind and the text of the schema with this number, and the schemas that it refers to.
 
-        Those come first that others refer to.
+        Each of these has the name by which it is referred to, and its text; those come first that others refer to.
 
         `apicurio`: the number is a global one of Apicurio's own interface, which is beside Confluent's. Only a
         `patient` caller waits until the registry answers, and knows the number. Raises
@@ -193,11 +195,11 @@ class _Unknown(_NoAnswer):
 
 
 @lru_cache(maxsize=4096)
-def _schema(registry: SchemaRegistry, number: int, apicurio: bool) -> tuple[str, str, tuple[str, ...]]:
+def _schema(registry: SchemaRegistry, number: int, apicurio: bool) -> tuple[str, str, tuple[tuple[str, str], ...]]:
     description = f"schema {number}"
     if apicurio:
         kind, text = registry._get(_address_of_apicurio(registry, number), description, _by_its_text)
-        references: tuple[str, ...] = ()
+        references: tuple[tuple[str, str], ...] = ()
     else:
         answer = registry._get(f"{registry.url.rstrip('/')}/schemas/ids/{number}", description, _described)
         kind, text, references = (
@@ -208,7 +210,7 @@ def _schema(registry: SchemaRegistry, number: int, apicurio: bool) -> tuple[str,
     if kind not in _KINDS:
         raise InputError(
             f"Schema {number} of the schema registry {registry.url} is {kind}, which is not read.",
-            hint="Let the connector's converter write Avro or JSON.",
+            hint="Let the connector's converter write Avro, Protobuf or JSON.",
         )
     return kind, text, references
 
@@ -239,15 +241,17 @@ def _by_its_text(text: str) -> tuple[str, str]:
     try:
         schema = orjson.loads(text)
     except ValueError:
-        return "no JSON", text
+        return _PROTOBUF, text
     kind = schema.get("type") if isinstance(schema, dict) else ""
     if isinstance(kind, list):
         kind = "object" if "object" in kind else ""
     return (_AVRO if isinstance(kind, dict) else _TYPES.get(kind, _AVRO)), text
 
 
-def _referred(registry: SchemaRegistry, answer: dict[str, Any], places_seen: set[tuple[str, int]]) -> list[str]:
-    texts: list[str] = []
+def _referred(
+    registry: SchemaRegistry, answer: dict[str, Any], places_seen: set[tuple[str, int]]
+) -> list[tuple[str, str]]:
+    texts: list[tuple[str, str]] = []
     for reference in answer.get("references") or ():
         place = reference["subject"], int(reference["version"])
         if place in places_seen:
@@ -256,5 +260,5 @@ def _referred(registry: SchemaRegistry, answer: dict[str, Any], places_seen: set
         subject = quote(place[0], safe="")
         url = f"{registry.url.rstrip('/')}/subjects/{subject}/versions/{place[1]}"
         referred = registry._get(url, f"version {place[1]} of {place[0]}", _described)
-        texts += [*_referred(registry, referred, places_seen), referred["schema"]]
+        texts += [*_referred(registry, referred, places_seen), (str(reference["name"]), referred["schema"])]
     return texts

@@ -60,7 +60,9 @@ class Schemas:
         self.asked: list[int] = []
         self.patient: dict[int, bool] = {}  # whether the last question was
 
-    def schema(self, number: int, *, apicurio: bool = False, patient: bool = True) -> tuple[str, str, tuple[str, ...]]:
+    def schema(
+        self, number: int, *, apicurio: bool = False, patient: bool = True
+    ) -> tuple[str, str, tuple[tuple[str, str], ...]]:
         assert not apicurio
         self.asked.append(number)
         self.patient[number] = patient

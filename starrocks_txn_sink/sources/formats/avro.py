@@ -88,9 +88,9 @@ class _Reader:
             case Kind.LONG:
                 return b"%d" % self.number()
             case Kind.FLOAT:
-                return _real(struct.unpack("<f", self._bytes(4))[0], range(6, 10), narrow=True)
+                return real(struct.unpack("<f", self._bytes(4))[0], narrow=True)
             case Kind.DOUBLE:
-                return _real(struct.unpack("<d", self._bytes(8))[0], range(15, 18), narrow=False)
+                return real(struct.unpack("<d", self._bytes(8))[0], narrow=False)
             case Kind.STRING:
                 return orjson.dumps(self._bytes(self.number()).decode())
             case Kind.ENUM:
@@ -135,10 +135,11 @@ class _Reader:
         return (b"{%b}" if is_map else b"[%b]") % b",".join(pieces)
 
 
-def _real(number: float, digits: range, *, narrow: bool) -> bytes:
+def real(number: float, *, narrow: bool) -> bytes:
     """The shortest spelling that reads as the same number, as compiled.c writes it."""
     if not math.isfinite(number):
         return b'"NaN"' if math.isnan(number) else b'"Infinity"' if number > 0 else b'"-Infinity"'
+    digits = range(6, 10) if narrow else range(15, 18)
     same: Callable[[str], float] = (lambda text: ctypes.c_float(float(text)).value) if narrow else float
     text = next((text for count in digits if same(text := f"{number:.{count}g}") == number), f"{number:.{digits[-1]}g}")
     return (text if "." in text or "e" in text else text + ".0").encode()

@@ -76,13 +76,16 @@ class ConnectorModes:
 
     @classmethod
     def declared(cls, time: TimeMode | None, decimal: DecimalMode | None, registry: object) -> ConnectorModes:
-        """The modes by a user's arguments. Raises OptionError for another mode, and for one with a registry."""
+        """The modes by a user's arguments.
+
+        Raises OptionError for another mode, and for one of decimals with a registry, whose schemas explain them all.
+        """
         modes = cls(time, decimal)
-        if registry is not None and modes != cls():
+        if registry is not None and decimal is not None:
             raise OptionError(
-                "With a registry the schema explains every value, whatever the connector's modes are.",
-                hint="Leave time_precision_mode and decimal_handling_mode out.",
-                option="time_precision_mode",
+                "With a registry the schema explains every decimal, whatever the connector's mode is.",
+                hint="Leave decimal_handling_mode out.",
+                option="decimal_handling_mode",
             )
         return modes
 

@@ -223,11 +223,11 @@ def _plain(conversion: Conversion, value: Any, raw: str) -> str:
     if kind is Kind.BITS:
         return str(int.from_bytes(b"" if value == "" else _bytes(value), "little"))
     if kind is Kind.DECIMAL:
-        return raw if isinstance(value, Number) else f'"{_decimal(value, number)}"'
+        return raw if isinstance(value, Number) else f'"{decimal_text(value, number)}"'
     if kind is Kind.VARIABLE_DECIMAL:
         if not isinstance(value, dict) or value.keys() != {"scale", "value"} or value["scale"] is None:
             raise ValueError(value)
-        return f'"{_decimal(value["value"], _scale(value["scale"]))}"'
+        return f'"{decimal_text(value["value"], _scale(value["scale"]))}"'
     if kind in (Kind.ISO_DATE, Kind.ISO_TIME, Kind.ISO_TIMESTAMP):
         if not isinstance(value, str) or isinstance(value, Number):
             raise ValueError(value)
@@ -341,7 +341,7 @@ def _bytes(value: Any) -> bytes:
     return content
 
 
-def _decimal(value: Any, scale: int) -> str:
+def decimal_text(value: Any, scale: int) -> str:
     if not -_MOST_SCALE <= scale <= _MOST_SCALE:
         raise ValueError(scale)
     unscaled = int.from_bytes(_bytes(value), "big", signed=True)
@@ -374,11 +374,11 @@ def _scale(value: Any) -> int:
 def _counted(kind: Kind, count: int, decimals: int) -> str:
     """Days or parts of a second, counted from 1970-01-01 or from midnight, as text."""
     if kind is Kind.DATE:
-        return _DATE_INFINITY.get((count + 2**31) % 2**32 - 2**31) or _date(count)
+        return _DATE_INFINITY.get((count + 2**31) % 2**32 - 2**31) or date_text(count)
     unit = 10**decimals
     if kind is Kind.TIME:
         seconds, remainder = divmod(abs(count), unit)
-        return ("-" if count < 0 else "") + _clock(seconds, remainder * 10 ** (9 - decimals))
+        return ("-" if count < 0 else "") + clock_text(seconds, remainder * 10 ** (9 - decimals))
     if decimals <= 6 and (text := _MICROS_INFINITY.get(count * 10 ** (6 - decimals))):
         return text
     seconds, remainder = divmod(count, unit)
@@ -395,12 +395,12 @@ def _iso(kind: Kind, text: str) -> str | None:
         return None
     days = seconds = nanos = 0
     if kind is not Kind.ISO_TIME:
-        days = _day(int(parts["year"]), int(parts["month"]), int(parts["day"]))
+        days = day_of(int(parts["year"]), int(parts["month"]), int(parts["day"]))
     if kind is not Kind.ISO_DATE:
         seconds = (int(parts["hour"]) * 60 + int(parts["minute"])) * 60 + int(parts["second"])
         nanos = int((parts["fraction"] or "").ljust(9, "0"))
     if kind is Kind.ISO_TIME:
-        return _clock(seconds, nanos)
+        return clock_text(seconds, nanos)
     if kind is Kind.ISO_DATE:
         return _counted(Kind.DATE, days, 0)
     seconds += days * _DAY - offset
@@ -411,10 +411,10 @@ def _iso(kind: Kind, text: str) -> str | None:
 
 def _timestamp(seconds: int, nanos: int) -> str:
     days, remainder = divmod(seconds, _DAY)
-    return f"{_date(days)} {_clock(remainder, nanos)}"
+    return f"{date_text(days)} {clock_text(remainder, nanos)}"
 
 
-def _clock(seconds: int, nanos: int) -> str:
+def clock_text(seconds: int, nanos: int) -> str:
     """Hours, minutes and seconds, with 6 or 9 decimals where there are any."""
     minutes, second = divmod(seconds, 60)
     text = f"{minutes // 60:02}:{minutes % 60:02}:{second:02}"
@@ -423,7 +423,7 @@ def _clock(seconds: int, nanos: int) -> str:
     return f"{text}.{nanos:09}" if nanos % 1000 else f"{text}.{nanos // 1000:06}"
 
 
-def _date(days: int) -> str:
+def date_text(days: int) -> str:
     """The Gregorian date of a day, counted from 1970-01-01; with a sign beyond the year 9999 and before 0."""
     era, day_of_era = divmod(days + 719_468, 146_097)  # 400 years from 0000-03-01 on
     year_of_era = (day_of_era - day_of_era // 1460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
@@ -435,7 +435,7 @@ def _date(days: int) -> str:
     return f"{sign}{abs(year):04}-{month:02}-{day_of_year - (153 * shifted + 2) // 5 + 1:02}"
 
 
-def _day(year: int, month: int, day: int) -> int:
+def day_of(year: int, month: int, day: int) -> int:
     """The day of a Gregorian date, counted from 1970-01-01."""
     year -= month <= 2
     era, year_of_era = divmod(year, 400)

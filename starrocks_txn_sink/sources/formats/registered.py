@@ -12,11 +12,11 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from starrocks_txn_sink.errors import InputError, StarRocksSinkError
+from starrocks_txn_sink.errors import InputError, OptionError, StarRocksSinkError
 from starrocks_txn_sink.rows.segments import Bools
-from starrocks_txn_sink.sources.formats import avro, frames, json_frames
-from starrocks_txn_sink.sources.formats.avro_schemas import Schema, read_schema
+from starrocks_txn_sink.sources.formats import avro, avro_schemas, frames, json_frames, protobuf, protobuf_schemas
 from starrocks_txn_sink.sources.formats.json_schemas import connect_schema
+from starrocks_txn_sink.sources.formats.protobuf_files import compile_file
 from starrocks_txn_sink.sources.formats.raw_format import (
     KEY,
     MALFORMED_HINT,
@@ -40,16 +40,22 @@ _UNKNOWN_KEYS: Final = 3
 """Schemas of keys in one batch that the registry need not know: beyond, the keys are not those of its converter."""
 
 
+Schema = avro_schemas.Schema | protobuf_schemas.Schema | json_frames.Schema
+_Numbers = np.ndarray[Any, np.dtype[np.int32]]
+
+
 class Schemas(Protocol):
     """A registry of schemas; equal ones have the same schemas."""
 
     def __hash__(self) -> int: ...
 
-    def schema(self, number: int, *, apicurio: bool = False, patient: bool = True) -> tuple[str, str, tuple[str, ...]]:
-        """The kind and the text of the schema with this number, and the texts of those that it refers to.
+    def schema(
+        self, number: int, *, apicurio: bool = False, patient: bool = True
+    ) -> tuple[str, str, tuple[tuple[str, str], ...]]:
+        """The kind and the text of the schema with this number, and names and texts of those that it refers to.
 
-        The kind is AVRO, JSON (JSON Schema) or KCONNECT (Connect's own). The number may be Apicurio's global one.
-        Raises InputError for a number without a schema that can be read; a `patient` caller waits for one first.
+        The kind is AVRO, PROTOBUF, JSON (JSON Schema) or KCONNECT (Connect's own). The number may be Apicurio's global
+        one. Raises InputError for a number without a schema that can be read; a `patient` caller waits for one first.
         """
 
 
@@ -98,7 +104,7 @@ class RegisteredMessages:
     def _pieces(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """The batch in pieces of about `piece_bytes` of JSON."""
         keys = frames.keys_of(batch.column(VALUE))
-        before = max((len(self._schema(key, keys, batch).before) for key in _distinct(keys)), default=0)
+        before = max((_before_size(self._schema(key, keys, batch)) for key in _distinct(keys)), default=0)
         size = _GROWTH * batch.column(VALUE).nbytes + before * batch.num_rows
         rows = max(1, batch.num_rows * self.piece_bytes // max(size, 1))
         for start in range(0, max(batch.num_rows, 1), rows):
@@ -129,14 +135,18 @@ class RegisteredMessages:
         """A column of messages as JSON, NULL where there is none; and a mask of those that are none or sound."""
         if pa.types.is_string(messages.type) or pa.types.is_large_string(messages.type):
             raise InputError(
-                "A column of messages is a string, in which the bytes of Avro are lost.",
+                "A column of messages is a string, in which the bytes of a registry's converter are lost.",
                 hint="Give the column as Kafka's source has it, binary, without a cast.",
             )
         keys = frames.keys_of(messages)
         distinct = _distinct(keys)
         schemas = [self._schema(key, keys, batch) for key in distinct]
         schema_numbers = np.where(keys < 0, -1, np.searchsorted(distinct, keys)).astype(np.int32)
-        texts, fits = _write_json(messages, schemas, schema_numbers)
+        try:
+            schemas_of_messages, schema_numbers = _of_messages(messages, schemas, schema_numbers)
+        except _SchemaRefused as refusal:
+            raise self._refusal(refusal.error, int(np.argmax(schema_numbers == refusal.number)), batch) from None
+        texts, fits = _write_json(messages, schemas_of_messages, schema_numbers)
         with_message = messages.is_valid()
         without_message: Bools = ~with_message.to_numpy(zero_copy_only=False)
         return pc.if_else(with_message, texts, None), without_message | (fits & (schema_numbers >= 0))
@@ -160,20 +170,23 @@ class RegisteredMessages:
         Another converter's key, such as a number in eight bytes, may begin as if it had a schema: it does not fit it.
         """
         try:
-            schema = _schema_of_key(self.registry, key)
+            schema = _schema_of_key(self.registry, key, message)
         except StarRocksSinkError:
             schema = None
         if schema is None or not _write_json(message, [schema], np.zeros(1, np.int32))[1][0]:
             return UNKNOWN.encode()
         return schema.before + b"{}}"
 
-    def _schema(self, key: int, keys: frames.Keys, batch: pa.RecordBatch) -> Schema | json_frames.Schema:
+    def _schema(self, key: int, keys: frames.Keys, batch: pa.RecordBatch) -> Schema | protobuf.File:
         try:
             return _schema(self.registry, key, self.wrapped)
         except InputError as error:
-            first = int(np.argmax(keys == key))
-            place = place_text(place_of(batch, first, self._places(batch)))
-            raise InputError(f"A message cannot be read{place}: {error.message}", hint=error.advice) from None
+            raise self._refusal(error, int(np.argmax(keys == key)), batch) from None
+
+    def _refusal(self, error: InputError, number: int, batch: pa.RecordBatch) -> InputError:
+        """The error of the schema of a message, with the message's place."""
+        place = place_text(place_of(batch, number, self._places(batch)))
+        return InputError(f"A message cannot be read{place}: {error.message}", hint=error.advice)
 
     def _places(self, batch: pa.RecordBatch) -> list[str]:
         """The columns that say where a message is: Kafka's, or those of its source."""
@@ -193,8 +206,12 @@ def as_json(message: bytes | None, registry: Schemas | None) -> bytes | None:
     messages = pa.array([message], pa.binary())
     (key,) = frames.keys_of(messages).tolist()
     if key >= 0:
-        texts, fits = _write_json(messages, [_schema(registry, key, True)], np.zeros(1, np.int32))
-        if fits[0]:
+        try:
+            schemas, numbers = _of_messages(messages, [_schema(registry, key, True)], np.zeros(1, np.int32))
+        except _SchemaRefused as refusal:
+            raise refusal.error from None
+        texts, fits = _write_json(messages, schemas, numbers)
+        if fits[0] and numbers[0] >= 0:
             text = texts[0].as_py()
             return text.encode() if isinstance(text, str) else bytes(text)
     raise InputError(
@@ -203,38 +220,82 @@ def as_json(message: bytes | None, registry: Schemas | None) -> bytes | None:
     )
 
 
-def _write_json(
-    messages: pa.Array,
-    schemas: Sequence[Schema | json_frames.Schema],
-    schema_numbers: np.ndarray[Any, np.dtype[np.int32]],
-) -> tuple[pa.Array, Bools]:
+class _SchemaRefused(Exception):
+    """The schema with this number among those of a batch cannot be read."""
+
+    def __init__(self, number: int, error: InputError) -> None:
+        super().__init__()
+        self.number, self.error = number, error
+
+
+def _of_messages(
+    messages: pa.Array, schemas: Sequence[Schema | protobuf.File], schema_numbers: _Numbers
+) -> tuple[list[Schema], _Numbers]:
+    """The schemas of the messages: a file of Protobuf has several. -1 for a message of such a file that names none.
+
+    Raises _SchemaRefused.
+    """
+    if not any(isinstance(schema, protobuf.File) for schema in schemas):
+        return [schema for schema in schemas if not isinstance(schema, protobuf.File)], schema_numbers
+    all_schemas, numbers = list[Schema](), np.full(len(schema_numbers), -1, dtype=np.int32)
+    for number, schema in enumerate(schemas):
+        members: Bools = schema_numbers == number
+        try:
+            parts = schema.split(messages, members) if isinstance(schema, protobuf.File) else [(schema, members)]
+            for part, of_part in parts:
+                numbers[of_part] = len(all_schemas)
+                all_schemas.append(part)
+        except InputError as error:
+            raise _SchemaRefused(number, error) from None
+    return all_schemas, numbers
+
+
+def _write_json(messages: pa.Array, schemas: Sequence[Schema], schema_numbers: _Numbers) -> tuple[pa.Array, Bools]:
     """The messages as JSON by their schemas (`schema_numbers`, -1: empty), and a mask of those that fit them."""
-    places, numbers = list[int](), np.full(len(schemas) + 1, -1, dtype=np.int32)  # the last one stays that of -1
-    for place, schema in enumerate(schemas):
-        if isinstance(schema, Schema):
-            numbers[place] = len(places)
-            places.append(place)
-    of_avro = [schema for schema in schemas if isinstance(schema, Schema)]
-    if len(of_avro) == len(schemas):
-        return avro.write_json(messages, of_avro, schema_numbers)
-    texts, fits = json_frames.write_json(messages, schemas, schema_numbers)
-    if of_avro:
-        avro_texts, avro_fits = avro.write_json(messages, of_avro, numbers[schema_numbers])
-        by_avro = numbers[schema_numbers] >= 0
-        texts, fits = (
-            pc.if_else(pa.array(by_avro), avro_texts.cast(texts.type), texts),
-            np.where(by_avro, avro_fits, fits),
-        )
+    texts, fits = None, np.zeros(len(messages), dtype=bool)
+    for kind, write in _WRITERS:
+        places = [place for place, schema in enumerate(schemas) if isinstance(schema, kind)]
+        numbers = np.full(len(schemas) + 1, -1, dtype=np.int32)  # the last one stays that of -1
+        numbers[places] = range(len(places))
+        of_kind = numbers[schema_numbers]
+        if len(places) == len(schemas):
+            texts, fits = write(messages, schemas, schema_numbers)
+            break
+        if places:
+            written, sound = write(messages, [schemas[place] for place in places], of_kind)
+            texts = written if texts is None else pc.if_else(pa.array(of_kind >= 0), written.cast(texts.type), texts)
+            fits = np.where(of_kind >= 0, sound, fits)
+    assert texts is not None
     return texts, fits
+
+
+_WRITERS: Final[Sequence[tuple[type[Schema], Any]]] = (
+    (avro_schemas.Schema, avro.write_json),
+    (protobuf_schemas.Schema, protobuf.write_json),
+    (json_frames.Schema, json_frames.write_json),
+)
+
+
+def _before_size(schema: Schema | protobuf.File) -> int:
+    return schema.before_size if isinstance(schema, protobuf.File) else len(schema.before)
 
 
 def _distinct(keys: frames.Keys) -> list[int]:
     return [key for key in np.unique(keys).tolist() if key >= 0]
 
 
+def _schema_of_key(registry: Schemas, key: int, message: pa.Array) -> Schema | None:
+    """The schema of a message's key, None without one."""
+    schema = _known_schema(registry, key)
+    if schema is None:
+        return None
+    schemas, numbers = _of_messages(message, [schema], np.zeros(1, np.int32))
+    return schemas[numbers[0]] if numbers[0] >= 0 else None
+
+
 @lru_cache(maxsize=1024)
-def _schema_of_key(registry: Schemas, key: int) -> Schema | json_frames.Schema | None:
-    """The schema of a message's key; None, for good, for a number that the registry does not know."""
+def _known_schema(registry: Schemas, key: int) -> Schema | protobuf.File | None:
+    """The schema with the number of a message's key; None, for good, for one that the registry does not know."""
     try:
         return _schema(registry, key, True, patient=False)
     except InputError:
@@ -242,15 +303,20 @@ def _schema_of_key(registry: Schemas, key: int) -> Schema | json_frames.Schema |
 
 
 @lru_cache(maxsize=1024)
-def _schema(registry: Schemas, key: int, wrapped: bool, patient: bool = True) -> Schema | json_frames.Schema:
+def _schema(registry: Schemas, key: int, wrapped: bool, patient: bool = True) -> Schema | protobuf.File:
     number, form = frames.number_of(key)
     apicurio = form is not frames.Form.FOUR_BYTES
     kind, text, dependencies = registry.schema(number, apicurio=apicurio, patient=patient)
     header = frames.header_size(key)
     try:
         if kind == "AVRO":
-            return read_schema(text, dependencies, wrapped=wrapped, header=header)
+            return avro_schemas.read_schema(text, [other for _, other in dependencies], wrapped=wrapped, header=header)
+        if kind == "PROTOBUF":
+            before_size = _GROWTH * len(text) if wrapped else 0
+            return protobuf.File(number, compile_file(text, dependencies), wrapped, header, apicurio, before_size)
         connect = connect_schema(text) if kind == "JSON" else orjson.dumps(orjson.loads(text))
+    except OptionError:  # without a library
+        raise
     except ValueError as error:
         raise InputError(f"Schema {number} of the schema registry is {error}") from None
     return json_frames.Schema(b'{"schema":%b,"payload":' % connect if wrapped else b"", header, form)

@@ -205,11 +205,12 @@ def test_modes_travel_in_metadata() -> None:
     assert ConnectorModes.of_metadata({}) is None
 
 
-def test_an_unknown_mode_and_a_mode_with_a_registry_are_refused() -> None:
+def test_an_unknown_mode_and_a_mode_of_decimals_with_a_registry_are_refused() -> None:
     with pytest.raises(OptionError, match="time_precision_mode"):
         ConnectorModes("millis")  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="decimal_handling_mode"):
         ConnectorModes(None, "exact")  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="registry"):
-        ConnectorModes.declared("connect", None, object())
+        ConnectorModes.declared(None, "precise", object())
+    assert ConnectorModes.declared("connect", None, object()) == ConnectorModes("connect")  # Protobuf loses some types
     assert ConnectorModes.declared(None, None, object()) == ConnectorModes()

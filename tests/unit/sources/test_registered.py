@@ -169,7 +169,9 @@ def test_txn_events() -> None:
 class JsonSchemas(Schemas):
     """Number 20 is JSON Schema, number 21 Connect's own, both of the rows that schema 1 has as Avro."""
 
-    def schema(self, number: int, *, apicurio: bool = False, patient: bool = True) -> tuple[str, str, tuple[str, ...]]:
+    def schema(
+        self, number: int, *, apicurio: bool = False, patient: bool = True
+    ) -> tuple[str, str, tuple[tuple[str, str], ...]]:
         if number not in (20, 21):
             return super().schema(number, patient=patient)
         self.asked.append(number)

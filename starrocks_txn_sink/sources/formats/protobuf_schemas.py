@@ -1,0 +1,274 @@
+"""Protobuf's schemas: the fields by which a message is read, and Kafka Connect's schema of the same values.
+
+Confluent's `ProtobufConverter` has types for Connect's own Decimal, Date, Time and Timestamp alone; the names of all
+other logical types are lost, and `connect.type` says that a number was a narrower one. A field says whether it may be
+NULL if the converter's `optional.for.nullables` or `wrapper.for.nullables` is set.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from starrocks_txn_sink import compiled
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+    from starrocks_txn_sink.sources.formats.protobuf_files import ProtobufFile
+
+
+class Kind(enum.IntEnum):
+    """What a field is; the numbers are those of compiled.c."""
+
+    BOOL = 0
+    INT32 = 1
+    INT64 = 2
+    UINT32 = 3
+    UINT64 = 4
+    SINT32 = 5
+    SINT64 = 6
+    ENUM = 7
+    FIXED32 = 8
+    SFIXED32 = 9
+    FLOAT = 10
+    FIXED64 = 11
+    SFIXED64 = 12
+    DOUBLE = 13
+    STRING = 14
+    BYTES = 15
+    MESSAGE = 16
+    WRAPPER = 17
+    DECIMAL = 18
+    DATE = 19
+    TIME = 20
+    TIMESTAMP = 21
+
+
+class Label(enum.IntEnum):
+    """What an absent field means: its type's zero, NULL, an error; or that it may come several times."""
+
+    IMPLICIT = 0
+    OPTIONAL = 1
+    REQUIRED = 2
+    REPEATED = 3
+    MAP = 4
+
+
+class Form(enum.IntEnum):
+    """How a decimal is written: as base64 with the scale of its schema, with its own scale, or as a text for StarRocks.
+
+    So are dates and times, in ISO 8601 but for PLAIN.
+    """
+
+    CONNECT = 0
+    OWN_SCALE = 1
+    PLAIN = 2
+
+
+@dataclass(slots=True)
+class Field:
+    """A field, or a value of an enum; the fields of its message, or an enum's values, are `count` ones from `first` on.
+
+    A decimal, a date or a time has a Form as `count`, and a decimal its scale as `first`. `text` stands in front of the
+    value, or is a symbol. Of the fields with the same `oneof`, unless it is 0, a message has one at most.
+    """
+
+    number: int = 0
+    kind: Kind = Kind.MESSAGE
+    label: Label = Label.OPTIONAL
+    first: int = 0
+    count: int = 0
+    oneof: int = 0
+    text: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The fields of a schema, of which number 0 is the whole message; the rest are those of Avro's Schema."""
+
+    fields: tuple[Field, ...]
+    before: bytes = b""
+    header: int = 6
+
+    @property
+    def flat(self) -> compiled.ProtobufSchema:
+        """The schema for `compiled.write_protobuf`."""
+        fields = [
+            (field.number, field.kind, field.label, field.first, field.count, field.oneof, field.text)
+            for field in self.fields
+        ]
+        return fields, self.before, self.header
+
+
+_CONNECT, _TIME = "org.apache.kafka.connect.data.", "io.debezium.time."
+_VARIABLE: Final = "VariableScaleDecimal"
+_DECIMAL: Final = "confluent.type.Decimal"
+_LOGICAL: Final = {
+    "google.type.Date": (Kind.DATE, _TIME + "IsoDate"),
+    "google.type.TimeOfDay": (Kind.TIME, _TIME + "IsoTime"),
+    "google.protobuf.Timestamp": (Kind.TIMESTAMP, _TIME + "IsoTimestamp"),
+}
+"""Messages that are one value; as texts they have all their digits, whatever their source counts."""
+
+_WRAPPERS: Final = frozenset(
+    f"google.protobuf.{name}Value"
+    for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
+)
+_KINDS: Final = {
+    1: (Kind.DOUBLE, "double"),
+    2: (Kind.FLOAT, "float"),
+    3: (Kind.INT64, "int64"),
+    4: (Kind.UINT64, "int64"),
+    5: (Kind.INT32, "int32"),
+    6: (Kind.FIXED64, "int64"),
+    7: (Kind.FIXED32, "int64"),
+    8: (Kind.BOOL, "boolean"),
+    9: (Kind.STRING, "string"),
+    11: (Kind.MESSAGE, "struct"),
+    12: (Kind.BYTES, "bytes"),
+    13: (Kind.UINT32, "int64"),
+    14: (Kind.ENUM, "string"),
+    15: (Kind.SFIXED32, "int32"),
+    16: (Kind.SFIXED64, "int64"),
+    17: (Kind.SINT32, "int32"),
+    18: (Kind.SINT64, "int64"),
+}
+"""By the number of a type in a descriptor: what it is, and Connect's name. Groups have none."""
+
+_NARROW: Final = ("int8", "int16")
+_ENVELOPE: Final = frozenset(("before", "after", "source", "op", "ts_ms"))
+
+
+def read_schema(file: ProtobufFile, message: Descriptor, *, wrapped: bool, header: int) -> Schema:
+    """The schema of a message in a file; `wrapped`: the messages get Connect's schema.
+
+    Raises ValueError for a message that cannot be read or, wrapped, refers to itself, and LostNulls.
+    """
+    reader = _MessageReader(file, wrapped)
+    reader.fields.append(Field())
+    connect = reader.message(0, message)
+    if not wrapped:
+        return Schema(tuple(reader.fields), header=header)
+    _check_nulls(message)
+    before = b'{"schema":' + orjson.dumps({**connect, "optional": False}) + b',"payload":'
+    return Schema(tuple(reader.fields), before, header)
+
+
+class LostNulls(ValueError):
+    """A change event of a converter that writes NULL as zero."""
+
+
+def _check_nulls(message: Descriptor) -> None:
+    """The time of an envelope is optional: where a schema does not say so, it says so of no column either."""
+    members = message.fields_by_name
+    if _ENVELOPE.issubset(members) and not members["ts_ms"].has_presence:
+        raise LostNulls("that of a converter that writes NULL as zero")
+
+
+@dataclass(slots=True)
+class _MessageReader:
+    file: ProtobufFile
+    wrapped: bool
+    fields: list[Field] = field(default_factory=list)
+    places: dict[str, tuple[int, int]] = field(default_factory=dict)
+    connect: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def message(self, place: int, message: Descriptor) -> dict[str, Any]:
+        """Set the field at `place` to a message's fields; returns Connect's schema."""
+        name = message.full_name
+        if name not in self.places:
+            members: list[FieldDescriptor] = list(message.fields)
+            first = self._room(len(members))
+            self.places[name] = first, len(members)
+            described = [self._member(first + number, member) for number, member in enumerate(members)]
+            logical = {"name": f"io.debezium.data.{_VARIABLE}"} if message.name == _VARIABLE else {"name": name}
+            self.connect[name] = {"type": "struct", "fields": described, **logical}
+        elif self.wrapped and name not in self.connect:
+            raise ValueError("a schema that refers to itself, which Connect has no form for")
+        self.fields[place].first, self.fields[place].count = self.places[name]
+        return self.connect.get(name, {})
+
+    def _room(self, count: int) -> int:
+        first = len(self.fields)
+        self.fields += (Field() for _ in range(count))
+        return first
+
+    def _member(self, place: int, member: FieldDescriptor) -> dict[str, Any]:
+        own = self.fields[place]
+        own.number, own.text = member.number, orjson.dumps(member.name) + b":"
+        own.label = Label.MAP if self._is_map(member) else _label(member)
+        union = member.containing_oneof
+        own.oneof = 0 if union is None or len(union.fields) < 2 else 1 + union.index
+        connect = self._map(own, member) if own.label is Label.MAP else self._value(place, member)
+        optional = own.label is not Label.IMPLICIT and own.label is not Label.REQUIRED
+        if own.label is Label.REPEATED:
+            connect = {"type": "array", "items": {**connect, "optional": True}}
+        return {**connect, "optional": optional, "field": member.name}
+
+    def _is_map(self, member: FieldDescriptor) -> bool:
+        """Whether a field is a map; Connect's converter writes one as messages whose name says so."""
+        if not member.is_repeated or member.message_type is None:
+            return False
+        entry = member.message_type
+        by_name = self.wrapped and entry.name.endswith("Entry") and [*entry.fields_by_name] == ["key", "value"]
+        return bool(entry.GetOptions().map_entry) or (by_name and not any(part.is_repeated for part in entry.fields))
+
+    def _map(self, own: Field, member: FieldDescriptor) -> dict[str, Any]:
+        """A map is an object, whose names are texts."""
+        own.first, own.count = self._room(2), 2
+        key, value = (member.message_type.fields_by_name[name] for name in ("key", "value"))
+        self._member(own.first, key)
+        values = self._member(own.first + 1, value)
+        return {"type": "map", "keys": {"type": "string", "optional": False}, "values": values}
+
+    def _value(self, place: int, member: FieldDescriptor) -> dict[str, Any]:
+        own = self.fields[place]
+        if member.type not in _KINDS:
+            raise ValueError(f"a schema with a group ({member.full_name}), which is not read")
+        own.kind, connect = _KINDS[member.type]
+        if member.message_type is not None:
+            return self._of_message(place, member)
+        if member.enum_type is not None:
+            own.first, own.count = self._room(len(member.enum_type.values)), len(member.enum_type.values)
+            for number, symbol in enumerate(member.enum_type.values):
+                self.fields[own.first + number] = Field(symbol.number, text=orjson.dumps(symbol.name))
+        narrow = self.file.params(member).get("connect.type")
+        return {"type": narrow if connect == "int32" and narrow in _NARROW else connect}
+
+    def _of_message(self, place: int, member: FieldDescriptor) -> dict[str, Any]:
+        own, name = self.fields[place], member.message_type.full_name
+        if name in _WRAPPERS:
+            own.kind, own.first, own.count = Kind.WRAPPER, self._room(1), 1
+            return self._member(own.first, member.message_type.fields_by_name["value"])
+        if name == _DECIMAL:
+            return self._decimal(own, self.file.params(member))
+        if name in _LOGICAL:
+            own.kind, logical = _LOGICAL[name]
+            own.count = Form.CONNECT if self.wrapped else Form.PLAIN
+            return {"type": "string", "name": logical}
+        return self.message(place, member.message_type)
+
+    def _decimal(self, own: Field, params: Mapping[str, str]) -> dict[str, Any]:
+        own.kind, scale = Kind.DECIMAL, params.get("scale", "")
+        if not self.wrapped:
+            own.count = Form.PLAIN
+        elif scale.removeprefix("-").isdecimal():
+            own.first, own.count = int(scale), Form.CONNECT
+            precision = {"connect.decimal.precision": params["precision"]} if "precision" in params else {}
+            return {"type": "bytes", "name": _CONNECT + "Decimal", "parameters": {"scale": scale, **precision}}
+        else:
+            own.count = Form.OWN_SCALE
+        return {"type": "struct", "name": f"io.debezium.data.{_VARIABLE}"}
+
+
+def _label(member: FieldDescriptor) -> Label:
+    if member.is_repeated:
+        return Label.REPEATED
+    if member.is_required:
+        return Label.REQUIRED
+    return Label.OPTIONAL if member.has_presence else Label.IMPLICIT
