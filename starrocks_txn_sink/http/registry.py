@@ -198,8 +198,7 @@ class _Unknown(_NoAnswer):
 def _schema(registry: SchemaRegistry, number: int, apicurio: bool) -> tuple[str, str, tuple[tuple[str, str], ...]]:
     description = f"schema {number}"
     if apicurio:
-        kind, text = registry._get(_address_of_apicurio(registry, number), description, _by_its_text)
-        references: tuple[tuple[str, str], ...] = ()
+        kind, text, references = _of_apicurio(registry, number, description)
     else:
         answer = registry._get(f"{registry.url.rstrip('/')}/schemas/ids/{number}", description, _described)
         kind, text, references = (
@@ -215,14 +214,53 @@ def _schema(registry: SchemaRegistry, number: int, apicurio: bool) -> tuple[str,
     return kind, text, references
 
 
-def _described(text: str) -> dict[str, Any]:
-    """A schema as Confluent's interface describes it."""
+def _read(text: str) -> Any:
     try:
-        reply = orjson.loads(text)
+        return orjson.loads(text)
     except ValueError:
         raise _NoAnswer("a reply that is no JSON") from None
+
+
+def _described(text: str) -> dict[str, Any]:
+    """A schema as Confluent's interface describes it."""
+    reply = _read(text)
     if not isinstance(reply, dict) or not isinstance(reply.get("schema"), str):
         raise _NoAnswer("a reply without a schema")
+    return reply
+
+
+def _of_apicurio(
+    registry: SchemaRegistry, number: int, description: str
+) -> tuple[str, str, tuple[tuple[str, str], ...]]:
+    """A schema by Apicurio's own interface, which puts what Avro and JSON Schema refer to into their text."""
+    address = _address_of_apicurio(registry, number)
+    place = f"{address}/ids/globalIds/{number}"
+    kind, text = registry._get(place, description, _by_its_text)
+    if kind == _PROTOBUF:
+        return kind, text, tuple(_files_of_apicurio(registry, address, place, description, set()))
+    return *registry._get(f"{place}?dereference=true", description, _by_its_text), ()
+
+
+def _files_of_apicurio(
+    registry: SchemaRegistry, address: str, place: str, description: str, places_seen: set[str]
+) -> list[tuple[str, str]]:
+    files: list[tuple[str, str]] = []
+    for reference in registry._get(f"{place}/references", f"what {description} refers to", _listed):
+        names = (reference.get("groupId") or "default", reference["artifactId"], str(reference["version"]))
+        group, artifact, version = (quote(name, safe="") for name in names)
+        referred = f"{address}/groups/{group}/artifacts/{artifact}/versions/{version}"
+        if referred not in places_seen:
+            places_seen.add(referred)
+            about = f"version {names[2]} of {names[1]}"
+            files += _files_of_apicurio(registry, address, referred, about, places_seen)
+            files.append((str(reference["name"]), registry._get(referred, about, str)))
+    return files
+
+
+def _listed(text: str) -> list[dict[str, Any]]:
+    reply = _read(text)
+    if not isinstance(reply, list) or not all(isinstance(reference, dict) for reference in reply):
+        raise _NoAnswer("a reply that lists nothing")
     return reply
 
 
@@ -233,7 +271,7 @@ def _address_of_apicurio(registry: SchemaRegistry, number: int) -> str:
             f"Schema {number} has a number of Apicurio's own form, and {registry.url} is no address of Apicurio.",
             hint="Give SchemaRegistry the address that ends in /apis/ccompat/v7.",
         )
-    return f"{server}/apis/registry/v2/ids/globalIds/{number}?dereference=true"
+    return f"{server}/apis/registry/v2"
 
 
 def _by_its_text(text: str) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -95,10 +96,30 @@ def test_the_kind_of_a_schema(peer: Peer) -> None:
 )
 def test_a_number_of_apicurio_s(peer: Peer, registry: Registry, kind: str, text: str) -> None:
     """Apicurio's own interface, which is beside Confluent's, gives the text alone."""
-    own = "/apis/registry/v2/ids/globalIds/7?dereference=true"
+    own = "/apis/registry/v2/ids/globalIds/7"
+    more = f"{own}/references" if kind == "PROTOBUF" else f"{own}?dereference=true"
     registry.replies[own] = text.encode()
+    registry.replies[more] = b"[]" if kind == "PROTOBUF" else text.encode()
     assert SchemaRegistry(url=f"{peer.url}/apis/ccompat/v7").schema(7, apicurio=True) == (kind, text, ())
-    assert [request.path for request in peer.got] == [own]
+    assert [request.path for request in peer.got] == [own, more]
+
+
+def test_files_of_protobuf_that_apicurio_has(peer: Peer, registry: Registry) -> None:
+    """Apicurio does not put them into the text; a file that two others import is asked for once."""
+    own = "/apis/registry/v2/ids/globalIds/7"
+    b = {"name": "b.proto", "groupId": None, "artifactId": "b/b", "version": "1"}
+    c = {"name": "shop/c.proto", "groupId": "shop", "artifactId": "c", "version": "2"}
+    of_b = "/apis/registry/v2/groups/default/artifacts/b%2Fb/versions/1"
+    of_c = "/apis/registry/v2/groups/shop/artifacts/c/versions/2"
+    registry.replies |= {own: b"message A {}", of_b: b"message B {}", of_c: b"message C {}"}
+    registry.replies |= {f"{own}/references": [b, c], f"{of_b}/references": [c], f"{of_c}/references": b"[]"}
+    registry.replies = {
+        path: json.dumps(reply).encode() if isinstance(reply, list) else reply
+        for path, reply in registry.replies.items()
+    }
+    files = (("shop/c.proto", "message C {}"), ("b.proto", "message B {}"))
+    client = SchemaRegistry(url=f"{peer.url}/apis/ccompat/v7")
+    assert client.schema(7, apicurio=True) == ("PROTOBUF", "message A {}", files)
 
 
 def test_what_apicurio_cannot_give_is_named(peer: Peer) -> None:
