@@ -69,3 +69,14 @@ class TableOptions:
     properties: Mapping[str, str] = field(default_factory=dict)
     keys: Sequence[str] = ()
     types: Mapping[str, str] = field(default_factory=dict)
+
+
+def declared_types(table: str, column: str, kind: str = "TYPE") -> str:
+    """How a user declares the type of a column: in a file of sync, in Python."""
+    return f'types = {{ {column} = "{kind}" }} in [target.tables.{table}] (in Python TableOptions(types=…))'
+
+
+def declared_keys(table: str, columns: Sequence[str] = ("COLUMN",)) -> str:
+    """How a user declares the key of a table."""
+    names = ", ".join(f'"{column}"' for column in columns)
+    return f"keys = [{names}] in [target.tables.{table}] (in Python TableOptions(keys=…))"

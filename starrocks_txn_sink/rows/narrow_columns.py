@@ -12,6 +12,7 @@ from functools import lru_cache
 
 from starrocks_txn_sink.coordinator.model import TYPE_MARK, MissingColumns
 from starrocks_txn_sink.errors import NarrowColumn
+from starrocks_txn_sink.options.enums import declared_types
 from starrocks_txn_sink.rows.target import TargetColumn, TargetType, parse_type
 from starrocks_txn_sink.rows.widening import changed_by_hand, holds, rounds, widened
 
@@ -90,7 +91,7 @@ class NarrowColumns:
                 f"Column {column.name} of table {table} is {column.type}, and the source's is {target_type}: StarRocks "
                 "would round or cut values in silence.",
                 hint=f"{way}, and start the query again{apply}. If all values fit, say so: "
-                f"tables={{'{table}': TableOptions(types={{'{column.name}': '{column.type}'}})}}.",
+                f"{declared_types(table, column.name, str(column.type))}.",
                 table=table,
             )
         elif wider is not None:

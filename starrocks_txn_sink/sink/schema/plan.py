@@ -14,6 +14,7 @@ from typing import Final
 from starrocks_txn_sink.coordinator.model import FILLED, TYPE_MARK, MissingColumns
 from starrocks_txn_sink.errors import OptionError, UnknownColumn
 from starrocks_txn_sink.options import TableOptions
+from starrocks_txn_sink.options.enums import declared_keys, declared_types
 from starrocks_txn_sink.protocol.ledger import identifier
 from starrocks_txn_sink.rows.target import TargetColumn, parse_type
 from starrocks_txn_sink.rows.value_kinds import ValueKind, type_for
@@ -187,7 +188,7 @@ def _creation(
     if not keys:
         raise UnknownColumn(
             f"There is no table {table}, or none that the user may see, and nothing names its primary key.",
-            hint=f"Name the key, tables={{'{table}': TableOptions(keys=['id'])}}, and the sink creates the table; or "
+            hint=f"Name the key, {declared_keys(table)}, and the sink creates the table; or "
             "create it by hand, as a DUPLICATE KEY table if the source has no key: it then keeps each change as a row.",
             table=table,
         )
@@ -224,8 +225,8 @@ def _type(table: str, name: str, needs: _Needs, declared: TableOptions, *, key: 
         words = ", ".join(sorted(kind.value for kind in needs.kinds)) or "nothing but NULL"
         raise UnknownColumn(
             f"No type of StarRocks holds all values of the column {name} that table {table} lacks: {words}.",
-            hint=f"Declare its type, tables={{'{table}': TableOptions(types={{'{name}': '…'}})}}, or add the column by "
-            "hand, and start the query again.",
+            hint=f"Declare its type, {declared_types(table, name)}, or add the column by hand, and start the query "
+            "again.",
             table=table,
         )
     return type_text
@@ -236,7 +237,7 @@ def _key_type(table: str, name: str, needs: _Needs, declared: TableOptions) -> s
     if parse_type(type_text).name in NO_KEYS:
         raise UnknownColumn(
             f"The key column {name} of the new table {table} would be {type_text}, and StarRocks takes no such key.",
-            hint=f"Name another key, or declare the type: tables={{'{table}': TableOptions(types={{'{name}': '…'}})}}.",
+            hint=f"Name another key, or declare the type: {declared_types(table, name)}.",
             table=table,
         )
     return type_text

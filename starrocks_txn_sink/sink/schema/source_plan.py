@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from starrocks_txn_sink.errors import OptionError, UnknownColumn
 from starrocks_txn_sink.options import TableOptions
+from starrocks_txn_sink.options.enums import declared_keys, declared_types
 from starrocks_txn_sink.options.table_rules import (
     DELETED,
     HISTORY,
@@ -191,14 +192,14 @@ def _wanted(
     if any(source.keys != sources[0].keys for source in sources) and not (declared.keys or of_table.only_history):
         keys_text = ", ".join(f"{source.collection} ({', '.join(source.keys) or 'none'})" for source in sources)
         reason = f"its sources have different keys: {keys_text}"
-        return None, [Refusal(name, reason, f"Give them tables of their own, or name the key: {_keys(name)}.")]
+        return None, [Refusal(name, reason, f"Give them tables of their own, or name the key: {declared_keys(name)}.")]
     columns: dict[str, SourceColumn] = {}
     refusals = []
     if len(sources) > 1 and keys and not declared.keys and SOURCE_TABLE not in keys:
         names = ", ".join(source.collection for source in sources)
         reason = f"it gets the rows of {names}: those of one key would replace one another"
         way = f'Add metadata = ["{SOURCE_TABLE}"] to its rules, which is in the key then'
-        unique = f"if no two of them share a key, say so: {_keys(name, keys)}"
+        unique = f"if no two of them share a key, say so: {declared_keys(name, keys)}"
         refusals.append(Refusal(name, reason, f"{way}; or, {unique}."))
     for column in all_columns:
         type_of_user = declared.types.get(column.name)
@@ -235,20 +236,9 @@ def _columns_by_rules(name: str, source: SourceTable, keys: Sequence[str], rules
 
 def _other_type(table: str, column: str) -> str:
     return (
-        f"Declare a type that holds its values, {_types(table, column)}; or leave the column out at the source "
+        f"Declare a type that holds its values, {declared_types(table, column)}; or leave the column out at the source "
         "(column.exclude.list)."
     )
-
-
-def _types(table: str, column: str, kind: str = "TYPE") -> str:
-    """How a user declares a type: in a file of sync, in Python."""
-    return f'types = {{ {column} = "{kind}" }} in [target.tables.{table}] (in Python TableOptions(types=…))'
-
-
-def _keys(table: str, columns: Sequence[str] = ("COLUMN",)) -> str:
-    """How a user declares a key."""
-    names = ", ".join(f'"{column}"' for column in columns)
-    return f"keys = [{names}] in [target.tables.{table}] (in Python TableOptions(keys=…))"
 
 
 def _only_history(table: str) -> str:
@@ -266,13 +256,13 @@ def _creation_faults(wanted_table: _Wanted) -> list[Refusal]:
             Refusal(
                 table,
                 "its source has no key, so updates and deletes name no row",
-                f"Name columns that are unique and NOT NULL, {_keys(table)}; or keep each change as a row of a "
+                f"Name columns that are unique and NOT NULL, {declared_keys(table)}; or keep each change as a row of a "
                 f"history, without a table: {_only_history(table)}.",
             )
         ]
     lacking = [key for key in wanted_table.keys if key not in wanted_table.columns]
     if lacking:
-        ways = f"Name key columns of the row, {_keys(table)}, or have the connector keep them."
+        ways = f"Name key columns of the row, {declared_keys(table)}, or have the connector keep them."
         return [Refusal(table, f"the key names {', '.join(lacking)}, which the rows do not have", ways)]
     try:
         refuse_same_names(table, wanted_table.columns)
@@ -299,7 +289,7 @@ def key_refusals(
         ways = "Create a PRIMARY KEY table, or a DUPLICATE KEY table, which keeps each change as a row."
         return [Refusal(table, f"its model is {model}, which takes no deletes", ways)]
     source = ", ".join(key) or "no key"
-    name_it = f"If the columns determine each other, say so: {_keys(table, own)}"
+    name_it = f"If the columns determine each other, say so: {declared_keys(table, own)}"
     further = [name for name in own if name not in key]
     if further:
         return [
@@ -336,7 +326,7 @@ def _column_faults(wanted_table: _Wanted, target_columns: Sequence[TargetColumn]
             continue  # a history made by hand may have shorter names in its key
         elif name not in wanted_table.declared.types and not fits_or_widens(target_column, parse_type(column.type)):
             reason = f"{name} is {target_column.type} in the table, which does not hold all values of {column.type}"
-            declared = _types(table, name, str(target_column.type))
+            declared = declared_types(table, name, str(target_column.type))
             by_hand = "Change the column by hand"
             if target_column.key or target_column.fixed:
                 by_hand = "Create the table anew, because StarRocks changes no column by which rows have their places"
