@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -112,3 +113,11 @@ def test_messages_of_a_topic_are_written_whole(
                 send([(None, canal_feed.flat("INSERT", [{"id": "7", "note": "x"}], table="tags"))])
                 pipeline.wait(lambda: has_columns("tags"))
                 pipeline.wait(lambda: starrocks.ask("SELECT id, note FROM shop.tags") == [(7, "x")])
+                types = {"id": "int(11)", "note": "varchar(32)", "price": "decimal(10,2)"}
+                row: dict[str, str | None] = {"id": "6", "note": "y", "price": "1.50"}
+                send([(None, canal_feed.flat("INSERT", [row], table="notes", mysqlType=types))])
+                prices = "SELECT DATA_TYPE FROM information_schema.columns WHERE COLUMN_NAME = 'price'"
+                pipeline.wait(lambda: starrocks.ask(prices) == [("decimal",)])
+                pipeline.wait(
+                    lambda: starrocks.ask("SELECT price FROM shop.notes WHERE id = 6") == [(Decimal("1.50"),)]
+                )

@@ -9,7 +9,7 @@ says which message is the last of its transaction.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.compiled import LIST_TEXT
 from starrocks_txn_sink.rows.segments import Bools
+from starrocks_txn_sink.sources.formats.described_tables import schema_of_types
 from starrocks_txn_sink.sources.formats.json_arrays import objects_of
 from starrocks_txn_sink.sources.formats.json_text import read_members
 from starrocks_txn_sink.sources.formats.raw_format import (
@@ -49,7 +50,7 @@ from starrocks_txn_sink.sources.formats.tables import TableMapping
 
 _MEMBERS: Final = pa.schema(
     [
-        *((name, pa.string()) for name in ("database", "table", "type", "isDdl", "gtid")),
+        *((name, pa.string()) for name in ("database", "table", "type", "isDdl", "gtid", "mysqlType")),
         *((name, LIST_TEXT) for name in ("data", "old", "pkNames")),
         ("es", pa.int64()),
     ]
@@ -111,8 +112,22 @@ class CanalMessages:
         columns = {model.TXN_ID: pc.if_else(pc.equal(gtid, ""), pa.scalar(None, gtid.type), gtid)}
         if self.source_time:
             columns[SOURCE_TIME] = _column(read, "es")
-        events = events_of(rows, batch, read, self.tables, columns, keep)
-        return ParsedMessages(events.select([*self.events.names, *keep]), int(malformed.sum()), truncates=truncates)
+        events = events_of(rows, batch, read, self.tables, columns, keep).select([*self.events.names, *keep])
+        return ParsedMessages(events, int(malformed.sum()), self._schemas(read), truncates)
+
+    def _schemas(self, read: pa.Table) -> Mapping[str, Sequence[str]]:
+        """The schemas of the messages of each StarRocks table, by their `mysqlType`."""
+        columns = {"collection": collections_of(read), "types": _column(read, "mysqlType")}
+        groups = pa.table(columns).group_by([*columns], use_threads=False).aggregate([])
+        by_rule, targets = self.tables.tables_of(groups["collection"].combine_chunks())
+        schemas: dict[str, list[str]] = {}
+        pairs = zip(
+            pc.if_else(pc.is_valid(by_rule), targets, None).to_pylist(), groups["types"].to_pylist(), strict=True
+        )
+        for table, types in pairs:
+            if table is not None and types is not None and (schema := schema_of_types(types)) is not None:
+                schemas.setdefault(table, []).append(schema)
+        return schemas
 
     def _truncates(self, read: pa.Table, batch: pa.RecordBatch, truncates: Bools) -> Mapping[str, int]:
         """How often the source has emptied each table that is written; InputError for the first time under `fail`."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 from starrocks_txn_sink.errors import InputError
@@ -72,13 +73,23 @@ def format_of(document: Mapping[str, Any]) -> str | None:
 
 
 def _of_canal(document: Mapping[str, Any], collection: str) -> SourceTable:
-    types, keys = document.get("mysqlType"), document.get("pkNames") or ()
-    if not isinstance(types, dict) or not types:
+    schema = schema_of_types(json.dumps(document.get("mysqlType")))
+    if schema is None:
         hint = "Canal writes mysqlType from its table's metadata; or create the table by hand."
         raise InputError(f"The messages of {collection} do not say their types: they have no mysqlType.", hint=hint)
-    fields = [{"field": name, **_field(str(kind or ""))} for name, kind in types.items()]
+    return SourceTable(collection, schema, tuple(map(str, document.get("pkNames") or ())))
+
+
+@lru_cache(maxsize=512)
+def schema_of_types(mysql_types: str) -> str | None:
+    """The schema of a change event for Canal's `mysqlType`, both as JSON; None for what names no columns."""
+    try:
+        types = json.loads(mysql_types)
+        fields = [{"field": name, **_field(str(kind or ""))} for name, kind in types.items()]
+    except (ValueError, AttributeError, RecursionError):
+        return None
     schema = {"type": "struct", "fields": [{"field": "after", "type": "struct", "fields": fields}]}
-    return SourceTable(collection, json.dumps(schema), tuple(map(str, keys)))
+    return json.dumps(schema) if fields else None
 
 
 def _field(mysql_type: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from starrocks_txn_sink.assembler.rules.by_rules import RowRules
 from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
 from starrocks_txn_sink.errors import InputError, Unordered
 from starrocks_txn_sink.sources.formats.canal import CanalMessages
+from starrocks_txn_sink.sources.formats.connect_types import columns_of
 from starrocks_txn_sink.sources.formats.json_arrays import objects_of
 from starrocks_txn_sink.sources.formats.tables import TableMapping
 from starrocks_txn_sink.writer.assembling import AssemblySpec
@@ -71,6 +72,18 @@ def test_a_changed_key_is_deleted_in_front_of_its_row() -> None:
     ]
     without_key = flat("UPDATE", [{"id": "3"}], [{"id": "2"}], pkNames=None)
     assert [op for *_, op, _ in rows(batch(without_key))] == ["u"]
+
+
+def test_the_types_of_each_table_are_those_of_its_messages_in_their_order() -> None:
+    later = {"id": "bigint(20)", "note": "varchar(32)"}
+    messages = [flat("INSERT", ONE), flat("UPDATE", ONE, [{}], mysqlType=later), flat("INSERT", TWO, mysqlType=later)]
+    messages += [flat("INSERT", ONE, table="unknown"), flat("CREATE", None, isDdl=True, table="new")]
+    messages += [flat("INSERT", ONE, table="bare", mysqlType=None), flat("INSERT", ONE, table="bare", mysqlType="[1")]
+    tables = TableMapping({"shop.orders": "o", "shop.bare": "b", "shop.new": "n"}, "skip")
+    schemas = parsed(batch(*messages), tables=tables).schemas
+    assert list(schemas) == ["o"]
+    types = [{column.name: column.type for column in columns_of(schema)} for schema in schemas["o"]]
+    assert types == [{"id": "INT", "note": "VARCHAR(128)"}, {"id": "BIGINT", "note": "VARCHAR(128)"}]
 
 
 def test_ddl_and_null_messages_are_passed_over() -> None:
