@@ -60,7 +60,7 @@ def _what_then(code: str) -> tuple[str, str]:
 def head(code: str) -> str:
     """The beginning of a page: what the error is, and what follows by itself."""
     origin = "The call raises it, mostly before a query starts. " if code in _BY_CALLS else ""
-    return f"{_summary(code)}\n{origin}{_what_then(code)[1]} ([All codes](../runbook.md#error-codes))\n"
+    return f"{_summary(code)}\n{origin}{_what_then(code)[1]}\n"
 
 
 def index() -> str:

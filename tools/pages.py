@@ -343,7 +343,7 @@ def _arguments(command: Command) -> list[tuple[str, ...]]:
 def _section(command: Command, arguments: Sequence[tuple[str, ...]], common: Sequence[tuple[str, ...]]) -> str:
     shared = ", ".join(f"`{argument[0].split()[0].strip('`')}`" for argument in common if argument in arguments)
     extra = f" Needs the extra `{command.extra}`." if command.extra else ""
-    also = f" [Options of many commands](#options-of-many-commands): {shared}." if shared else ""
+    also = f" Also {shared}." if shared else ""
     entries = _entries(argument for argument in arguments if argument not in common)
     return f"## {command.name}\n\n{command.help[0].upper()}{command.help[1:]}.{extra}{also}\n\n{entries}"
 

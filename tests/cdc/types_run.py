@@ -276,17 +276,16 @@ def _parsed(values: Sequence[bytes], assembly: DebeziumAssembly = _BY_JSON) -> l
 
 def table(cases: Sequence[Case], modes: Sequence[Modes], rows: Seen) -> str:
     """A Markdown table: what each value becomes, by the modes on which it depends; what stays is below."""
-    lines = ["| type | value | row with the schema | row without | under declared modes |", "|---|---|---|---|---|"]
+    lines = ["| type | value | row with the schema | row without |", "|---|---|---|---|"]
     plain: list[str] = []
     for number, case in enumerate(cases):
-        outcomes = ([_short(kinds[at][f"c{number}"]) for kinds in rows] for at in range(3))
-        with_schema, without, declared = (_outcome(case, modes, texts) for texts in outcomes)
-        if with_schema == without == declared and without.strip('`"') == case.value.strip("'"):
+        outcomes = ([_short(kinds[at][f"c{number}"]) for kinds in rows] for at in range(2))
+        with_schema, without = (_outcome(case, modes, texts) for texts in outcomes)
+        if with_schema == without and without.strip('`"') == case.value.strip("'"):
             plain.append(f"`{case.type}` {without}")
             continue
-        declared = "" if declared == without else declared.replace(f"`{REFUSED}`", REFUSED)
         without = "the same" if without == with_schema else without
-        cells = [f"`{case.type}`", f"`{case.value}`", with_schema, without, declared]
+        cells = [f"`{case.type}`", f"`{case.value}`", with_schema, without]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join([*lines, "", f"As at the source: {'; '.join(plain)}."])
 

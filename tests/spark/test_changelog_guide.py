@@ -32,5 +32,5 @@ def test_the_guides_snippets(spark: SparkSession, server: Emulator, capsys: pyte
         else:
             checked += 1
             assert capsys.readouterr().out.strip() == content.strip()
-    assert checked == 7
+    assert checked == 6
     assert query(server, "SELECT id, name FROM shop.customers") == [(7, "Bob")]
