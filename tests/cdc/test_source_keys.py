@@ -9,9 +9,12 @@ from pathlib import Path
 import pymysql
 import pytest
 
+from tests.cdc.connect import Connect
 from tests.cdc.databases import Database, set_up
+from tests.cdc.registry import CONNECT_AVRO, Registry
 from tests.cdc.sync_process import SyncProcess
 from tests.kafka.broker import Broker
+from tests.kafka.jars import fetched
 from tests.support.quick_start import PASSWORD, USER, Warehouse
 from tests.support.waiting import wait_until
 
@@ -32,7 +35,7 @@ def new_key(db: Database, table: str, columns: str) -> None:
 class Copy:
     """`sync` of the tables into StarRocks."""
 
-    def __init__(self, home: Path, starrocks: Warehouse, servers: str, db: Database, jars: str) -> None:
+    def __init__(self, home: Path, starrocks: Warehouse, servers: str, db: Database, jars: str, more: str = "") -> None:
         self.starrocks, self.db, self.folder, self.file = starrocks, db, home / "sync", home / "shop.toml"
         starrocks.ask("CREATE DATABASE shop")
         self.file.write_text(
@@ -54,6 +57,8 @@ checkpoint = "{self.folder / "checkpoint"}"
 
 [spark]
 "spark.jars" = "{jars}"
+
+{more}
 """,
             encoding="utf-8",
         )
@@ -139,3 +144,30 @@ def test_rows_under_another_key_stop_the_query_before_they_are_written(
         copy.add('[target.tables.dropped]\nkeys = ["id"]')
         copy.start()
         copy.wait("dropped")
+
+
+@pytest.mark.parametrize("converter", ["AvroConverter", "ExtJsonConverter"])
+def test_keys_whose_schema_a_registry_has_are_compared(
+    converter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STARROCKS_PASSWORD", PASSWORD)
+    with ExitStack() as stack:
+        jars, db = set_up("postgres", tmp_path, stack)
+        fetched(CONNECT_AVRO)
+        registry = stack.enter_context(Registry(tmp_path / "registry"))
+        broker = stack.enter_context(Broker(tmp_path / "broker"))
+        db.run("CREATE TABLE coded (id INT NOT NULL, code INT NOT NULL, PRIMARY KEY (id))")
+        db.commit("INSERT INTO coded VALUES (1, 10)")
+        connector = {name: value for name, value in db.connector(broker.servers).items() if "converter" not in name}
+        connector |= registry.converters(converter)
+        connect = stack.enter_context(Connect(tmp_path / "connect", broker.servers, connector, CONNECT_AVRO))
+        wait_until(lambda: "shop.public.coded" in broker.topics(), reason=connect.messages)
+        db.commit("INSERT INTO coded VALUES (2, 20)")
+        starrocks = stack.enter_context(Warehouse(tmp_path / "starrocks"))
+        copy = Copy(tmp_path, starrocks, broker.servers, db, jars, f'[assembly.registry]\nurl = "{registry.url}"')
+        stack.callback(lambda: copy.process.kill())
+        copy.wait("coded")
+        new_key(db, "coded", "code")
+        db.commit("INSERT INTO coded VALUES (1, 11)")
+        assert "table public.coded came under the key (code), and before under (id)" in copy.refused()
+        assert copy.rows("coded") == [(1, 10), (2, 20)]

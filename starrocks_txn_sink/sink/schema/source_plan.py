@@ -18,6 +18,7 @@ from starrocks_txn_sink.options.table_rules import (
     HISTORY,
     METADATA,
     NO_RULES,
+    SOURCE_PARTITION,
     SOURCE_TABLE,
     UNCHANGED_COLUMNS,
     RuleSet,
@@ -194,13 +195,9 @@ def _wanted(
         reason = f"its sources have different keys: {keys_text}"
         return None, [Refusal(name, reason, f"Give them tables of their own, or name the key: {declared_keys(name)}.")]
     columns: dict[str, SourceColumn] = {}
-    refusals = []
-    if len(sources) > 1 and keys and not declared.keys and SOURCE_TABLE not in keys:
-        names = ", ".join(source.collection for source in sources)
-        reason = f"it gets the rows of {names}: those of one key would replace one another"
-        way = f'Add metadata = ["{SOURCE_TABLE}"] to its rules, which is in the key then'
-        unique = f"if no two of them share a key, say so: {declared_keys(name, keys)}"
-        refusals.append(Refusal(name, reason, f"{way}; or, {unique}."))
+    refusals: list[Refusal] = []
+    if keys and not declared.keys:
+        refusals += _sharing_faults(name, sources, keys)
     for column in all_columns:
         type_of_user = declared.types.get(column.name)
         column_wanted = SourceColumn(column.name, type_of_user) if type_of_user else column
@@ -216,6 +213,24 @@ def _wanted(
                 refusals.append(Refusal(name, reason, _other_type(name, column.name)))
             columns[column.name] = column_wanted if wider == column_wanted.type else first_column
     return _Wanted(name, columns, keys, declared), refusals
+
+
+def _sharing_faults(name: str, sources: Sequence[SourceTable], keys: tuple[str, ...]) -> Iterator[Refusal]:
+    """Why rows of several sources would replace one another under these `keys`."""
+    collections = {source.collection for source in sources}
+    is_apart = len(sources) == 1 or (SOURCE_TABLE in keys and len(collections) == len(sources))
+    if is_apart:
+        return
+    own = tuple(key for key in keys if key != SOURCE_TABLE)
+    if len(collections) == len(sources):
+        names = ", ".join(source.collection for source in sources)
+        way = f'Add metadata = ["{SOURCE_TABLE}"] to its rules, which is in the key then'
+    else:  # the same name at several connectors
+        names = ", ".join(f"{source.collection} of {source.connector}" for source in sources)
+        apart = declared_keys(name, (SOURCE_PARTITION, *keys))
+        way = f'Add metadata = ["{SOURCE_PARTITION}"] to its rules, and {apart}'
+    reason = f"it gets the rows of {names}: those of one key would replace one another"
+    yield Refusal(name, reason, f"{way}; or, if no two of them share a key, say so: {declared_keys(name, own)}.")
 
 
 def key_by_rules(keys: tuple[str, ...], rules: RulesOfTable, *, merged: bool) -> tuple[str, ...]:

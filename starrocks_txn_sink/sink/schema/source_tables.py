@@ -167,7 +167,7 @@ def sources_of(
 
     Raises InputError as `plan_tables`; only those that are `described` by a message, perhaps none, never do.
     """
-    tables_by_collection: dict[str, SourceTable] = {}
+    source_tables: dict[tuple[str, str], SourceTable] = {}
     for key, value in messages:
         try:
             text = as_json(value, registry)
@@ -177,18 +177,19 @@ def sources_of(
                 raise
             continue
         if source is not None:
-            tables_by_collection.setdefault(source.collection, source)
-    if not tables_by_collection and not described:
+            source_tables.setdefault((source.connector, source.collection), source)
+    if not source_tables and not described:
         raise InputError(
             "None of the messages is a change of a row.",
             hint="Name the topics of tables, and plan once each has a message; a snapshot writes some.",
         )
     sources: dict[str, list[SourceTable]] = {}
     left_out: list[str] = []
-    _, targets = TableMapping(tables, "skip").tables_of(pa.array([*tables_by_collection], pa.string()))
-    for source, table in zip(tables_by_collection.values(), targets.to_pylist(), strict=True):
+    collections = pa.array([collection for _, collection in source_tables], pa.string())
+    _, targets = TableMapping(tables, "skip").tables_of(collections)
+    for source, table in zip(source_tables.values(), targets.to_pylist(), strict=True):
         if table is None:
-            left_out.append(source.collection)
+            left_out += [] if source.collection in left_out else [source.collection]
         else:
             sources.setdefault(table, []).append(source)
     return sources, left_out

@@ -88,11 +88,15 @@ class SourceColumn:
 
 @dataclass(frozen=True, slots=True)
 class SourceTable:
-    """A source's table: the collection's name, the schema of its change events (JSON), the names in its key."""
+    """A source's table: the collection's name, the schema of its change events (JSON), the names in its key.
+
+    Tables of several connectors may have one name: `connector` is the topic.prefix, "" where the messages have none.
+    """
 
     collection: str
     schema: str
     keys: tuple[str, ...] = ()
+    connector: str = ""
 
 
 def column_of(field_schema: Mapping[str, Any], *, key: bool = False) -> SourceColumn:
@@ -232,7 +236,8 @@ def table_of_message(key: bytes | None, value: bytes) -> SourceTable | None:
         raise InputError(
             f"The messages of {collection} do not say their types: they have no schema.", hint=_NO_SCHEMA_HINT
         )
-    return SourceTable(collection, json.dumps(schema), key_names(key, f" of {collection}"))
+    keys = key_names(key, f" of {collection}")
+    return SourceTable(collection, json.dumps(schema), keys, str(source.get("name") or ""))
 
 
 @lru_cache(maxsize=512)

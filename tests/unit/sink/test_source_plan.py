@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -47,6 +49,11 @@ def plan(
 ) -> SourcePlan:
     columns, models = ({"t": target}, {"t": model}) if target else ({}, {})
     return plan_sources("shop", {"t": sources}, columns, models, {"t": TableOptions(**declared)}, lambda _: layout)  # type: ignore[arg-type]
+
+
+def plan_with(rules: Sequence[TableRules], *sources: SourceTable, **declared: Any) -> SourcePlan:
+    options = {"t": TableOptions(**declared)}
+    return plan_sources("shop", {"t": sources}, {}, {}, options, lambda _: PLAIN, RuleSet(tuple(rules)))
 
 
 def statements(*sources: SourceTable, **more: object) -> list[str]:
@@ -152,6 +159,21 @@ def test_sources_of_one_key_in_one_table_are_refused_without_a_word_of_the_user(
         assert 'metadata = ["_source_table"]' in reasons
         assert 'keys = ["id"] in [target.tables.t]' in reasons
     assert statements(first, second, target=KNOWN, keys=["id"]) == []
+
+
+def test_tables_of_one_name_at_several_connectors_need_the_connector_in_the_key() -> None:
+    first, second = source(ORDERS), replace(source(ORDERS), connector="shop2")
+    assert first.connector == "shop"
+    by_table = TableRules(tables="t", metadata=["_source_table"])
+    for rules in ((), (by_table,)):
+        (refusal,) = plan_with(rules, first, second).refusals
+        assert "the rows of public.orders of shop, public.orders of shop2" in refusal.reason
+        assert 'metadata = ["_source_partition"]' in refusal.ways
+        assert 'keys = ["_source_partition", ' in refusal.ways
+    by_connector = TableRules(tables="t", metadata=["_source_partition"])
+    planned = plan_with([by_connector], first, second, keys=["_source_partition", "id"])
+    assert not planned.refusals
+    assert "PRIMARY KEY (`_source_partition`, `id`)" in planned.changes[0].sql
 
 
 def test_sources_that_differ_are_refused() -> None:
