@@ -26,6 +26,7 @@ from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.sink import session as sessions, termination
 from starrocks_txn_sink.sink.assembly import Assembly, DebeziumAssembly
 from starrocks_txn_sink.sink.batch_events import BatchOrigin, BatchTries, Endpoint, SinkEvents
+from starrocks_txn_sink.sink.binlog_assembly import CanalAssembly
 from starrocks_txn_sink.sink.checkpoint import ProofLog, query_directory
 from starrocks_txn_sink.sink.events_writer import EventsWriter
 from starrocks_txn_sink.sink.failures import has_begun, wait_out
@@ -409,7 +410,7 @@ class StarRocksSink:
         query = origin.checkpoint if origin.streaming else None
         writer = EventsWriter.open(self.assemble, self.options, session, frame, query)
         writer.layout_of = self.layout_of
-        if isinstance(self.assemble, DebeziumAssembly):
+        if isinstance(self.assemble, DebeziumAssembly | CanalAssembly):
             writer.follow_source(self._listener, strict=self.strict_keys)
         return writer
 

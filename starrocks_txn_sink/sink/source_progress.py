@@ -1,4 +1,4 @@
-"""What the driver knows of a Debezium source beside its positions; new knowledge is committed with the rows."""
+"""What the driver knows of a source beside its positions; new knowledge is committed with the rows."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from starrocks_txn_sink.protocol.ledger import table_of
 from tests.kafka.broker import Broker
 from tests.support import canal_feed, maxwell_feed
 from tests.support.quick_start import Pipeline, Warehouse, blocks
@@ -121,3 +122,7 @@ def test_messages_of_a_topic_are_written_whole(
                 pipeline.wait(
                     lambda: starrocks.ask("SELECT price FROM shop.notes WHERE id = 6") == [(Decimal("1.50"),)]
                 )
+                keys = starrocks.ask(f"SELECT name FROM {table_of('shop')} WHERE kind = 'key' ORDER BY name")
+                assert [json.loads(name) for (name,) in keys] == [
+                    ["canal", f"shop.{table}", ["id"]] for table in ("notes", "tags")
+                ]

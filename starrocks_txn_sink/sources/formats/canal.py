@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.compiled import LIST_TEXT
+from starrocks_txn_sink.protocol.source_keys import SourceKey
 from starrocks_txn_sink.rows.segments import Bools
 from starrocks_txn_sink.sources.formats.described_tables import schema_of_types
 from starrocks_txn_sink.sources.formats.json_arrays import objects_of
@@ -44,6 +45,7 @@ from starrocks_txn_sink.sources.formats.row_changes import (
     events_schema,
     keys_of,
     mask_of,
+    names_in,
     refuse,
 )
 from starrocks_txn_sink.sources.formats.tables import TableMapping
@@ -58,6 +60,7 @@ _MEMBERS: Final = pa.schema(
 _OPS: Final[Mapping[str, str]] = {"INSERT": INSERT, "UPDATE": UPDATE, "DELETE": DELETE}
 _TRUNCATE: Final = "TRUNCATE"
 _NO_KEY: Final = "[]"
+_CONNECTOR: Final = "canal"  # flat messages name none
 
 _MALFORMED: Final = (
     "A value is not a flat message of Canal's about rows (not exactly one JSON object, a field of another type, an "
@@ -113,21 +116,23 @@ class CanalMessages:
         if self.source_time:
             columns[SOURCE_TIME] = _column(read, "es")
         events = events_of(rows, batch, read, self.tables, columns, keep).select([*self.events.names, *keep])
-        return ParsedMessages(events, int(malformed.sum()), self._schemas(read), truncates)
+        schemas, keys = self._described(read)
+        return ParsedMessages(events, int(malformed.sum()), schemas, truncates, keys=keys)
 
-    def _schemas(self, read: pa.Table) -> Mapping[str, Sequence[str]]:
-        """The schemas of the messages of each StarRocks table, by their `mysqlType`."""
-        columns = {"collection": collections_of(read), "types": _column(read, "mysqlType")}
+    def _described(self, read: pa.Table) -> tuple[Mapping[str, Sequence[str]], frozenset[SourceKey]]:
+        """The schemas of each StarRocks table by `mysqlType`, and the keys of the source's tables by `pkNames`."""
+        keys_given = _column(read, "pkNames").cast(pa.string())
+        columns = {"collection": collections_of(read), "types": _column(read, "mysqlType"), "key": keys_given}
         groups = pa.table(columns).group_by([*columns], use_threads=False).aggregate([])
         by_rule, targets = self.tables.tables_of(groups["collection"].combine_chunks())
-        schemas: dict[str, list[str]] = {}
-        pairs = zip(
-            pc.if_else(pc.is_valid(by_rule), targets, None).to_pylist(), groups["types"].to_pylist(), strict=True
-        )
-        for table, types in pairs:
-            if table is not None and types is not None and (schema := schema_of_types(types)) is not None:
-                schemas.setdefault(table, []).append(schema)
-        return schemas
+        schemas, keys = dict[str, list[str]](), set[SourceKey]()
+        written = pc.and_(pc.is_valid(by_rule), pc.is_valid(targets))
+        for row in groups.append_column("table", targets).filter(written).to_pylist():
+            schema = schema_of_types(row["types"]) if row["types"] is not None else None
+            if schema is not None:
+                schemas[row["table"]] = list(dict.fromkeys([*schemas.get(row["table"], ()), schema]))
+            keys.add((_CONNECTOR, row["collection"], row["table"], names_in(row["key"] or _NO_KEY) or ()))
+        return schemas, frozenset(keys)
 
     def _truncates(self, read: pa.Table, batch: pa.RecordBatch, truncates: Bools) -> Mapping[str, int]:
         """How often the source has emptied each table that is written; InputError for the first time under `fail`."""

@@ -80,10 +80,20 @@ def test_the_types_of_each_table_are_those_of_its_messages_in_their_order() -> N
     messages += [flat("INSERT", ONE, table="unknown"), flat("CREATE", None, isDdl=True, table="new")]
     messages += [flat("INSERT", ONE, table="bare", mysqlType=None), flat("INSERT", ONE, table="bare", mysqlType="[1")]
     tables = TableMapping({"shop.orders": "o", "shop.bare": "b", "shop.new": "n"}, "skip")
-    schemas = parsed(batch(*messages), tables=tables).schemas
+    result = parsed(batch(*messages), tables=tables)
+    schemas = result.schemas
     assert list(schemas) == ["o"]
     types = [{column.name: column.type for column in columns_of(schema)} for schema in schemas["o"]]
     assert types == [{"id": "INT", "note": "VARCHAR(128)"}, {"id": "BIGINT", "note": "VARCHAR(128)"}]
+    assert result.keys == {("canal", "shop.orders", "o", ("id",)), ("canal", "shop.bare", "b", ("id",))}
+
+
+def test_the_keys_of_a_table_are_those_of_its_messages() -> None:
+    """One without a key, of several columns, and again with other types: each is said once."""
+    messages = [flat("INSERT", ONE, pkNames=keys) for keys in (["id"], None, ["id", "note"], ["id"])]
+    result = parsed(batch(*messages, flat("INSERT", ONE, mysqlType={"id": "bigint"})))
+    assert sorted(key[3] for key in result.keys) == [(), ("id",), ("id", "note")]
+    assert [len(schemas) for schemas in result.schemas.values()] == [2]
 
 
 def test_ddl_and_null_messages_are_passed_over() -> None:
