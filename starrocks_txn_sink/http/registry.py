@@ -120,8 +120,7 @@ class SchemaRegistry:
         except _Unknown:
             raise InputError(
                 f"The schema registry {self.url} does not know {description}.",
-                hint="Check that this is the registry of the connector's converter "
-                '(docs/guides/debezium.md, "A schema registry").',
+                hint="Check that this is the registry of the connector's converter (docs/guides/registry.md).",
             ) from None
         except _NoAnswer as error:
             raise TransportError(

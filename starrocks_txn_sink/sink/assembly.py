@@ -208,7 +208,8 @@ class DebeziumAssembly(MessageAssembly):
         transaction_topic: The last part of the transaction topic's name.
         time_precision_mode: The connector's `time.precision.mode`, for messages without schema: their numbers in
             columns of dates are converted where the mode leaves one meaning, and refused by name where it leaves more
-            (docs/guides/debezium.md, "Without the schema"). None refuses them all. Of Protobuf also with a registry.
+            (docs/reference/debezium-types.md, "Without the schema"). None refuses them all. Of Protobuf also with a
+            registry.
         decimal_handling_mode: The connector's `decimal.handling.mode`, likewise: `precise` converts decimals of a
             variable scale, and refuses other bytes in columns of numbers.
         registry: The schema registry (SchemaRegistry) whose schemas values and keys have; None for JSON without it.
