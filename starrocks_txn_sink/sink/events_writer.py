@@ -52,10 +52,18 @@ from starrocks_txn_sink.sink.schema.changes import add_missing
 from starrocks_txn_sink.sink.schema.new_tables import LayoutOf, NewTables, advising_tables, plain_layout
 from starrocks_txn_sink.sink.schema.source_plan import Refusal
 from starrocks_txn_sink.sink.session import Session, run_once
-from starrocks_txn_sink.sink.source_progress import SnapshotProgress, SourceKeys, SourceProgress, judge_key
+from starrocks_txn_sink.sink.source_progress import (
+    SnapshotProgress,
+    SourceKeys,
+    SourceProgress,
+    judge_key,
+    judge_sources,
+)
 from starrocks_txn_sink.sink.spark_jobs import batch_time, driver_clock
 from starrocks_txn_sink.sink.typed.terms import TableTerms
+from starrocks_txn_sink.sources.formats.connect_types import SourceTable
 from starrocks_txn_sink.sources.formats.raw_format import MESSAGE_KEY, POSITION, SOURCE_PARTITION, RawFormat, is_placed
+from starrocks_txn_sink.sources.formats.tables import TableMapping
 from starrocks_txn_sink.sources.kafka.spark_reader import (
     KafkaSource,
     PlannedRanges,
@@ -135,6 +143,9 @@ class EventsWriter:
         job = self.session.job
         snapshot, keys = SnapshotProgress(job, listener=listener), SourceKeys(job, strict=strict)
         self.source, keys.judge = SourceProgress(snapshot, keys), self._judge_key
+        keys.judge_sources = self._judge_sources
+        if isinstance(self.assembly, DebeziumAssembly):
+            keys.table_of = TableMapping(self.assembly.tables, "skip").table_of
         if self.session.token:
             snapshot.marks = self._ask(ReadMarks(job))
             keys.known = self._ask(ReadKeys(job))
@@ -146,6 +157,9 @@ class EventsWriter:
 
     def _judge_key(self, key: SourceKey) -> Refusal | None:
         return judge_key(self.terms.options, self.assembly.rule_set, self.session.tables, key)
+
+    def _judge_sources(self, table: str, sources: Sequence[SourceTable]) -> Refusal | None:
+        return judge_sources(self.terms.options, self.assembly.rule_set, self.session.tables, table, sources)
 
     def write(self, frame: DataFrame, task: LaneTask, listener: Listener, collect: Collect) -> None:
         """Write one micro-batch of events."""

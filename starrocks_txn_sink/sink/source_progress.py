@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from starrocks_txn_sink.coordinator.coordinator import LaneShare
-from starrocks_txn_sink.errors import OptionError, SourceKeyChanged
+from starrocks_txn_sink.errors import InputError, OptionError, SourceKeyChanged
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.table_rules import SOURCE_TABLE, RuleSet, RulesOfTable
 from starrocks_txn_sink.protocol.snapshots import (
@@ -24,8 +24,10 @@ from starrocks_txn_sink.protocol.snapshots import (
     whole,
 )
 from starrocks_txn_sink.protocol.source_keys import KnownKeys, SourceKey, key_row
-from starrocks_txn_sink.sink.schema.source_plan import Refusal, key_by_rules, key_refusals
+from starrocks_txn_sink.rows.target import TargetColumn
+from starrocks_txn_sink.sink.schema.source_plan import Refusal, key_by_rules, key_refusals, sharing_faults
 from starrocks_txn_sink.sink.typed.tables import PRIMARY_KEYS, Tables
+from starrocks_txn_sink.sources.formats.connect_types import SourceTable
 from starrocks_txn_sink.telemetry import Event, Listener, ignore_event
 from starrocks_txn_sink.writer.messages import CarryOver, Message, of_kind
 
@@ -112,13 +114,16 @@ class SourceKeys:
     """`known` are the keys under which rows of a source's table were taken. Those not in the ledger are `unwritten`.
 
     The first key of a source's table is taken as it is, unless the query is `strict`, as `sync` is: in a pipeline of
-    the user's own, messages may have had any key from the beginning.
+    the user's own, messages may have had any key from the beginning. And a `strict` query takes no further source for a
+    table, which `judge_sources` refuses: `table_of` gives the table of a source's one that is known.
     """
 
     job: str = ""
     known: KnownKeys = field(default_factory=dict)
     strict: bool = False
     judge: Callable[[SourceKey], Refusal | None] = lambda _: None
+    table_of: Callable[[str], str | None] = lambda _: None
+    judge_sources: Callable[[str, Sequence[SourceTable]], Refusal | None] = lambda *_: None
     unwritten: list[SourceKey] = field(default_factory=list)
 
     def take(self, keys: Iterable[SourceKey]) -> None:
@@ -135,8 +140,17 @@ class SourceKeys:
                 for key, refusal in refusals:
                     if refusal is not None:
                         raise _changed(key, sound_before or [other[3] for other, of in refusals if of is None], refusal)
+            if self.strict and not before:
+                self._check_sources(keys_of_table[0][2], place)
             self.known.setdefault(place, set()).update(key[3] for key in new)
             self.unwritten += new
+
+    def _check_sources(self, table: str, new: tuple[str, str]) -> None:
+        """Raise InputError if rows of the `new` connector and collection replace those of others in their table."""
+        places = [place for place in self.known if self.table_of(place[1]) == table]
+        refusal = self.judge_sources(table, [SourceTable(name, "", (), of) for of, name in (*places, new)])
+        if places and refusal is not None:
+            raise InputError(f"Table {table}: {refusal.reason}.", hint=refusal.ways, table=table)
 
     def rows(self, now_text: Callable[[], str]) -> list[memoryview]:
         """The keys that are new in the ledger with the commit of the label."""
@@ -157,10 +171,9 @@ def judge_key(options: SinkOptions, rules: RuleSet, tables: Tables, key: SourceK
     The user's own `keys` of a table win, as in a plan.
     """
     _, _, table, names = key
-    target_columns = [column for column in tables.required.get(table, ()) if column.key]
     of_table = rules.of(table) or RulesOfTable(table)
-    decided = of_table.only_history or options.options_of(table).keys
-    if decided or tables.models.get(table) != PRIMARY_KEYS or not target_columns:
+    target_columns = _key_to_keep(options, of_table, tables)
+    if not target_columns:
         return None
     apart = SOURCE_TABLE in [column.name for column in target_columns]
     try:
@@ -168,6 +181,23 @@ def judge_key(options: SinkOptions, rules: RuleSet, tables: Tables, key: SourceK
     except OptionError as error:
         return Refusal(table, error.message.rstrip("."), error.advice)
     return next(iter(key_refusals(table, key_in_table, target_columns)), None)
+
+
+def judge_sources(
+    options: SinkOptions, rules: RuleSet, tables: Tables, table: str, sources: Sequence[SourceTable]
+) -> Refusal | None:
+    """Why rows of these sources would replace one another in their table; None if they do not, as in `judge_key`."""
+    target_columns = _key_to_keep(options, rules.of(table) or RulesOfTable(table), tables)
+    names = [column.name for column in target_columns]
+    return next(sharing_faults(table, sources, names), None) if names else None
+
+
+def _key_to_keep(options: SinkOptions, of_table: RulesOfTable, tables: Tables) -> list[TargetColumn]:
+    """The primary key of a table; empty where it has none, and where the user has decided."""
+    decided = of_table.only_history or options.options_of(of_table.table).keys
+    if decided or tables.models.get(of_table.table) != PRIMARY_KEYS:
+        return []
+    return [column for column in tables.required.get(of_table.table, ()) if column.key]
 
 
 def _changed(key: SourceKey, before: Sequence[tuple[str, ...]], refusal: Refusal) -> SourceKeyChanged:

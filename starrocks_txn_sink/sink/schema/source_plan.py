@@ -197,7 +197,7 @@ def _wanted(
     columns: dict[str, SourceColumn] = {}
     refusals: list[Refusal] = []
     if keys and not declared.keys:
-        refusals += _sharing_faults(name, sources, keys)
+        refusals += sharing_faults(name, sources, keys)
     for column in all_columns:
         type_of_user = declared.types.get(column.name)
         column_wanted = SourceColumn(column.name, type_of_user) if type_of_user else column
@@ -215,22 +215,23 @@ def _wanted(
     return _Wanted(name, columns, keys, declared), refusals
 
 
-def _sharing_faults(name: str, sources: Sequence[SourceTable], keys: tuple[str, ...]) -> Iterator[Refusal]:
-    """Why rows of several sources would replace one another under these `keys`."""
+def sharing_faults(name: str, sources: Sequence[SourceTable], keys: Sequence[str]) -> Iterator[Refusal]:
+    """Why rows of several sources would replace one another under these `keys` of a table."""
     collections = {source.collection for source in sources}
-    is_apart = len(sources) == 1 or (SOURCE_TABLE in keys and len(collections) == len(sources))
-    if is_apart:
+    labels = {(SOURCE_TABLE in keys and of.collection, SOURCE_PARTITION in keys and of.connector) for of in sources}
+    if len(labels) == len(sources):
         return
-    own = tuple(key for key in keys if key != SOURCE_TABLE)
     if len(collections) == len(sources):
-        names = ", ".join(source.collection for source in sources)
-        way = f'Add metadata = ["{SOURCE_TABLE}"] to its rules, which is in the key then'
+        names, apart = ", ".join(source.collection for source in sources), SOURCE_TABLE
     else:  # the same name at several connectors
-        names = ", ".join(f"{source.collection} of {source.connector}" for source in sources)
-        apart = declared_keys(name, (SOURCE_PARTITION, *keys))
-        way = f'Add metadata = ["{SOURCE_PARTITION}"] to its rules, and {apart}'
+        names, apart = ", ".join(f"{source.collection} of {source.connector}" for source in sources), SOURCE_PARTITION
     reason = f"it gets the rows of {names}: those of one key would replace one another"
-    yield Refusal(name, reason, f"{way}; or, if no two of them share a key, say so: {declared_keys(name, own)}.")
+    ways = (
+        f'Create it with {apart} in its key: metadata = ["{apart}"] in its rules, and '
+        f"{declared_keys(name, (apart, *keys))}; or, if no two of them share a key, say so: "
+        f"{declared_keys(name, keys)}."
+    )
+    yield Refusal(name, reason, ways)
 
 
 def key_by_rules(keys: tuple[str, ...], rules: RulesOfTable, *, merged: bool) -> tuple[str, ...]:

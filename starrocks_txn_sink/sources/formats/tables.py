@@ -61,7 +61,7 @@ class TableMapping:
         A NULL there means that the rows are left out. Raises InputError for an unknown collection under `fail`.
         """
         names = collections.dictionary_encode()
-        tables_by_number = [self._table(name) for name in names.dictionary.to_pylist()]
+        tables_by_number = [self.table_of(name) for name in names.dictionary.to_pylist()]
         if self.on_unknown == "fail" and None in tables_by_number:
             raise InputError(
                 f"The table rule does not know {names.dictionary[tables_by_number.index(None)].as_py()}.",
@@ -71,7 +71,8 @@ class TableMapping:
         by_rule, target = (pa.array(tables, pa.string()).take(names.indices) for tables in (tables_by_number, targets))
         return by_rule, target
 
-    def _table(self, collection: str) -> str | None:
+    def table_of(self, collection: str) -> str | None:
+        """The table of a collection by the rule; an empty one leaves its rows out, None is unknown."""
         if isinstance(self.rule, Mapping):
             return self.rule.get(collection)
         if isinstance(self.rule, tuple):

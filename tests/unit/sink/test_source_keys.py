@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import orjson
 import pytest
 from hypothesis import given, strategies as st
 
 from starrocks_txn_sink import SinkOptions, TableOptions, TableRules
-from starrocks_txn_sink.errors import SourceKeyChanged
+from starrocks_txn_sink.errors import InputError, SourceKeyChanged
 from starrocks_txn_sink.options.table_rules import NO_RULES, RuleSet
 from starrocks_txn_sink.protocol.source_keys import ReadKeys
 from starrocks_txn_sink.rows.target import TargetColumn, parse_type
-from starrocks_txn_sink.sink.source_progress import SourceKeys, judge_key
+from starrocks_txn_sink.sink.source_progress import SourceKeys, judge_key, judge_sources
 from starrocks_txn_sink.sink.typed.tables import Tables
 from tests.support.depth import examples
 
@@ -33,7 +35,13 @@ def keys_for(
         tables={"t": TableOptions(keys=own)} if declared else {},
     )
     tables = Tables({"t": model}, required={"t": (*map(column, own), column("value", key=False))})
-    return SourceKeys("job", strict=strict, judge=lambda key: judge_key(options, rules, tables, key))
+    return SourceKeys(
+        "job",
+        strict=strict,
+        judge=lambda key: judge_key(options, rules, tables, key),
+        table_of=lambda name: name.rpartition(".")[2],
+        judge_sources=partial(judge_sources, options, rules, tables),
+    )
 
 
 def take(keys: SourceKeys, *names: Names, collection: str = "public.t") -> None:
@@ -103,6 +111,23 @@ def test_names_follow_the_rules_and_merged_tables_are_told_apart_by_their_column
     dropping = RuleSet((TableRules(tables="t", drop=["code"]),))
     with pytest.raises(SourceKeyChanged, match="a rule takes it away"):
         take(keys_for("code", rules=dropping, strict=True), ("code",))
+
+
+def test_a_further_source_of_a_table_is_refused_if_its_rows_would_replace_others() -> None:
+    """At once, later, and after a restart; not where the user has declared the key, nor in a pipeline of one's own."""
+    for later in (False, True):
+        keys = keys_for("id", strict=True)
+        for connector, name in (("shop", "two.t"), ("other", "one.t")):
+            if later:
+                keys.known = {("shop", "one.t"): {("id",)}, ("shop", "one.u"): {("id",)}}
+            else:
+                take(keys, ("id",), collection="one.t")
+            with pytest.raises(InputError, match="those of one key would replace one another") as refused:
+                keys.take([(connector, name, "t", ("id",))])
+            assert ("_source_table" if connector == "shop" else "_source_partition") in refused.value.advice
+    for keys in (keys_for("id"), keys_for("id", strict=True, declared=True)):
+        take(keys, ("id",), collection="one.t")
+        take(keys, ("id",), collection="two.t")
 
 
 @given(st.lists(st.lists(st.sampled_from([("id",), ("id", "n"), ("n", "id"), ("größe",)]), max_size=3), max_size=6))

@@ -156,7 +156,7 @@ def test_sources_of_one_key_in_one_table_are_refused_without_a_word_of_the_user(
     for target in ((), KNOWN):
         reasons = refused(first, second, target=target)
         assert "it gets the rows of public.o1, public.o2: those of one key would replace one another" in reasons
-        assert 'metadata = ["_source_table"]' in reasons
+        assert 'keys = ["_source_table", "id"]' in reasons
         assert 'keys = ["id"] in [target.tables.t]' in reasons
     assert statements(first, second, target=KNOWN, keys=["id"]) == []
 
