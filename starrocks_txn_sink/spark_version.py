@@ -107,16 +107,19 @@ def require(feature: SparkFeature) -> None:
         raise SparkTooOld(f"{feature.name} needs Spark {least}; this is {pyspark.__version__}.", hint=feature.instead)
 
 
-def keeps_state_in_rocksdb(frame: DataFrame) -> bool:
-    """Whether the frame's session keeps state in RocksDB: with transformWithState, else with applyInPandasWithState.
+def require_rocksdb(frame: DataFrame) -> None:
+    """Raise OptionError unless the frame's session keeps state in RocksDB, as transformWithState needs it.
 
-    Raises SparkTooOld, and OptionError for a package that RocksDB's process does not see.
+    Raises it too for a package that RocksDB's process does not see, and SparkTooOld.
     """
     require(STATE_BY_KEY)
-    rocksdb: bool = frame.sparkSession.conf.get(PROVIDER, "") == ROCKSDB
-    if rocksdb:
-        refuse_hidden_package()
-    return rocksdb
+    if frame.sparkSession.conf.get(PROVIDER, "") != ROCKSDB:
+        raise OptionError(
+            "State of a stream needs the state store RocksDB, and the session has another one.",
+            hint=f"Take the settings of recommended_conf(), or set {PROVIDER} to {ROCKSDB}, before the query starts; "
+            "or assemble in the sink, which keeps no state in Spark.",
+        )
+    refuse_hidden_package()
 
 
 def refuse_hidden_package() -> None:

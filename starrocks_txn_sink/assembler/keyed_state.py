@@ -1,13 +1,10 @@
-"""The state operators of both assemblers, and Arrow blobs of events and rows for their input and output.
+"""The state operator of both assemblers, and Arrow blobs of events and rows for their input and output.
 
-A state operator moves few binary values instead of every row: a packed frame has the source partition, a blob (an Arrow
+The operator moves few binary values instead of every row: a packed frame has the source partition, a blob (an Arrow
 IPC stream of many events or rows) and, in the assembler's output, the counts of a step. Values do not pass through
 pandas, which would change NULLs and some strings.
 
-The state of a key is a header and numbered blobs. `Processor` (transformWithState, RocksDB) writes each blob once, into
-a MapState. `_step_of_group` (applyInPandasWithState, any provider) has a single value, which Spark rewrites whenever
-the source partition has events: so a transaction that stays open for long costs more. This value has all blobs joined,
-because Spark cannot pass arrays in it to Python; `layout`, JSON pairs of blob number and length, says where to split.
+The state of a key is a header and numbered blobs; `Processor` writes each blob once, into a MapState in RocksDB.
 """
 
 # ruff: noqa: N802, N803, ARG002 - some names of methods and arguments are Spark's
@@ -17,20 +14,17 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 import pyarrow as pa
 from pyspark.sql import functions as F, types as T
-from pyspark.sql.streaming.state import GroupState
 
 from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.intake import group_by_partition
 from starrocks_txn_sink.assembler.rules.model import Counts, Partition, from_blob, pieces, to_blob
 from starrocks_txn_sink.clock import SystemClock
-from starrocks_txn_sink.spark_version import PROVIDER, keeps_state_in_rocksdb, stateful_processor as spark
+from starrocks_txn_sink.spark_version import require_rocksdb, stateful_processor as spark
 from starrocks_txn_sink.telemetry import Event, get_logger
 
 if TYPE_CHECKING:
@@ -40,7 +34,6 @@ if TYPE_CHECKING:
 BLOB: Final = "blob"
 COUNTS: Final = "counts"
 _TICK: Final = "tick"
-_HAS_WATERMARK: Final = {"spark.watermarkDelayMs": 0}  # Spark's mark of a watermark's column
 
 KEY_TYPES: Final = {T.StringType: pa.string(), T.IntegerType: pa.int32(), T.LongType: pa.int64()}
 """Types of a source partition, and the same in Arrow."""
@@ -80,7 +73,7 @@ PLANNED = threading.Event()
 def assemble_frame(
     events: DataFrame, take_step: TakeStep, in_task: InTask, open_timeout: float | None, *order: str
 ) -> DataFrame:
-    """Packed rows and counts from `events`; a stream runs in the state operator for the session's state store provider.
+    """Packed rows and counts from `events`; a stream runs in the state operator, for which the session needs RocksDB.
 
     With `open_timeout` a timer starts a step without events. Time is that of the micro-batches with events
     (`with_ticks`). In a task of a batch frame the events are sorted by source partition and `order`.
@@ -91,18 +84,12 @@ def assemble_frame(
     if not events.isStreaming:
         ordered = events.repartition(model.SOURCE_PARTITION).sortWithinPartitions(model.SOURCE_PARTITION, *order)
         return ordered.mapInArrow(lambda batches: _packet_batches(in_task(batches), KEY_TYPES[type(key)]), schema_text)
-    in_rocksdb = keeps_state_in_rocksdb(events)
+    require_rocksdb(events)
     PLANNED.set()
+    _log.info("assembler.planned", state="transformWithState")
     packets = (with_ticks(events) if timed else events).mapInArrow(pack, packed)
-    if in_rocksdb:
-        _log.info("assembler.planned", state="transformWithState")
-        grouped, mode = packets.groupBy(model.SOURCE_PARTITION), "EventTime" if timed else "None"
-        return grouped.transformWithStateInPandas(Processor(take_step, timed), schema_text, "Append", mode)
-    _log.info("assembler.planned", state="applyInPandasWithState", hint=f"for transformWithState set {PROVIDER}")
-    timeout = "EventTimeTimeout" if timed else "NoTimeout"
-    state = "header string, layout string, blobs binary"
-    grouped = (with_watermark_column(packets) if timed else packets).groupBy(model.SOURCE_PARTITION)
-    return grouped.applyInPandasWithState(partial(_step_of_group, take_step), schema_text, state, "append", timeout)
+    grouped, mode = packets.groupBy(model.SOURCE_PARTITION), "EventTime" if timed else "None"
+    return grouped.transformWithStateInPandas(Processor(take_step, timed), schema_text, "Append", mode)
 
 
 def with_ticks(events: DataFrame) -> DataFrame:
@@ -113,16 +100,6 @@ def with_ticks(events: DataFrame) -> DataFrame:
     column is gone before the state operator, which would drop rows as late after the clock was set back.
     """
     return events.withColumn(_TICK, F.current_timestamp()).withWatermark(_TICK, "0 seconds").drop(_TICK)
-
-
-def with_watermark_column(ticking: DataFrame) -> DataFrame:
-    """`with_ticks` for applyInPandasWithState, which asks for the watermark's column: a row with NULL is never late."""
-    return ticking.withColumn(_TICK, F.lit(None).cast("timestamp")).withMetadata(_TICK, _HAS_WATERMARK)
-
-
-def set_timeout(group: GroupState, due: float) -> None:
-    """Call the group again, even without rows, once the watermark is past `due` (seconds since the epoch)."""
-    group.setTimeoutTimestamp(max(math.ceil(due * 1000), group.getCurrentWatermarkMs()))  # Spark refuses earlier ones
 
 
 def summed_counts(names: Iterable[str]) -> list[Column]:
@@ -238,22 +215,3 @@ class Processor(spark.StatefulProcessor):
         if stored is None:
             raise LookupError(f"blob {number} is missing from the state store")
         return from_blob(stored[0])
-
-
-def _step_of_group(take_step: TakeStep, key: Any, frames: Frames, group: GroupState) -> Frames:
-    """An assembler for applyInPandasWithState."""
-    now = _processing_time(group.getCurrentProcessingTimeMs())
-    name = key[0] if isinstance(key[0], str) else int(key[0])  # a timer's is a number of NumPy's
-    blobs = None if group.hasTimedOut else [blob for frame in frames for blob in frame[BLOB]]
-    header, layout, joined = group.get if group.exists else (None, "[]", b"")
-    stream = BytesIO(joined)
-    blobs_before = {number: stream.read(length) for number, length in orjson.loads(layout)}
-    change = take_step(name, header, blobs, now, lambda number: from_blob(blobs_before[number]))
-    yield from map(_packet_frame, change.packets)
-    removed_numbers = set(change.removed)
-    blobs_left = {number: blob for number, blob in blobs_before.items() if number not in removed_numbers}
-    blobs_left |= {number: to_blob(rows) for number, rows in change.added.items()}
-    layout = orjson.dumps([(number, len(blob)) for number, blob in blobs_left.items()]).decode()
-    group.update((change.header, layout, b"".join(blobs_left.values())))
-    if change.wake_at is not None:
-        set_timeout(group, change.wake_at)

@@ -65,8 +65,7 @@ def assemble_transactions(
     the counts appear after an action has read the rows. A second read of a micro-batch, or a retried task, does not
     count again.
 
-    The stage uses transformWithState if the session's state store provider is RocksDB, else applyInPandasWithState. A
-    checkpoint works with one of them only.
+    The stage uses transformWithState, for which the session's state store must be RocksDB (`recommended_conf`).
 
     Args:
         events: Events with the columns `by`, position (an integer), type (BEGIN, DATA, END; TXN_BEGIN and TXN_END too;

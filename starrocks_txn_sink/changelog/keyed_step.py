@@ -9,13 +9,12 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame, functions as F, types as T
 
-from starrocks_txn_sink.assembler.keyed_state import COUNTS, summed_counts, with_ticks, with_watermark_column
+from starrocks_txn_sink.assembler.keyed_state import COUNTS, summed_counts
 from starrocks_txn_sink.changelog import state_operator as state
 from starrocks_txn_sink.changelog.rows import column, from_text, require_storable, sort_columns, to_text
 from starrocks_txn_sink.changelog.rules.keyed import KeyRule, Retention
 from starrocks_txn_sink.clock import Clock
-from starrocks_txn_sink.errors import OptionError
-from starrocks_txn_sink.spark_version import PROVIDER, ROCKSDB, STATE_BY_TIME, keeps_state_in_rocksdb, require
+from starrocks_txn_sink.spark_version import STATE_BY_TIME, require, require_rocksdb
 
 WATERMARK: Final = "spark.watermarkDelayMs"
 """Spark's mark of a column with a watermark, in the column's metadata."""
@@ -87,8 +86,7 @@ def run_rule(frame: DataFrame, keyed_input: KeyedInput, rule: KeyRule, settings:
     """The rule's output as columns kind (text), row, before and, if there are any, `beside` (structs).
 
     Within a micro-batch a key's changes are ordered by sequence, a -U first among equals, then by arrival. A stream
-    keeps state with transformWithState if the session's state store provider is RocksDB, else with
-    applyInPandasWithState; a checkpoint works with only one of them.
+    keeps state with transformWithState, for which the session's state store must be RocksDB.
     """
     require_storable([*keyed_input.fields, *keyed_input.beside])
     orders = sort_columns(frame, keyed_input.sequence)
@@ -160,28 +158,18 @@ def _with_bucket(wire: DataFrame) -> DataFrame:
     return wire.withColumn("bucket", F.pmod(F.xxhash64(state.KEY), F.lit(state.BUCKETS)).cast("int"))
 
 
-# --- the state operators, by the session's state store provider ---
+# --- the state operators ---
 
 
 def _run_stream_by_key(wire: DataFrame, rule: KeyRule, settings: StateSettings) -> DataFrame:
-    if keeps_state_in_rocksdb(wire):
-        processor = state.KeyProcessor(rule, settings.retention, settings.clock)
-        grouped = _with_bucket(wire).groupBy("bucket")
-        return grouped.transformWithStateInPandas(processor, state.OUTPUT_SCHEMA, "Append", "None")
-    group = state.KeyGroup(rule, settings.retention, settings.clock)
-    timeout = "NoTimeout"
-    if settings.retention.seconds > 0:
-        wire, timeout = with_watermark_column(with_ticks(wire)), "EventTimeTimeout"
-    return wire.groupBy(state.KEY).applyInPandasWithState(group, state.OUTPUT_SCHEMA, state.STATE, "append", timeout)
+    require_rocksdb(wire)
+    processor = state.KeyProcessor(rule, settings.retention, settings.clock)
+    grouped = _with_bucket(wire).groupBy("bucket")
+    return grouped.transformWithStateInPandas(processor, state.OUTPUT_SCHEMA, "Append", "None")
 
 
 def _run_stream_by_time(wire: DataFrame) -> DataFrame:
     require(STATE_BY_TIME)
-    if not keeps_state_in_rocksdb(wire):
-        # applyInPandasWithState would drop late rows without counting them, and ends a chain
-        raise OptionError(
-            "order_by waits for the watermark, and the session's state store has no timers for that.",
-            hint=f"Set {PROVIDER} to {ROCKSDB} before the query starts.",
-        )
+    require_rocksdb(wire)
     grouped = wire.groupBy("bucket")
     return grouped.transformWithStateInPandas(state.Reorderer(), state.TIMED_SCHEMA, "Append", "EventTime")

@@ -19,9 +19,8 @@ import orjson
 import pandas as pd
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.streaming.state import GroupState
 
-from starrocks_txn_sink.assembler.keyed_state import COUNTS, keep_timer, set_timeout
+from starrocks_txn_sink.assembler.keyed_state import COUNTS, keep_timer
 from starrocks_txn_sink.changelog.key_store import Bucket, KeyStates
 from starrocks_txn_sink.changelog.rules import keyed
 from starrocks_txn_sink.changelog.rules.conversions import TimedRow, release
@@ -234,33 +233,3 @@ class Reorderer(spark.StatefulProcessor):
 
 def _state_row(row: TimedRow) -> tuple[int, str, str]:
     return row.time, orjson.dumps(row.place).decode(), row.row
-
-
-STATE: Final = "state string"
-
-Frames = Iterator[pd.DataFrame]
-
-
-@dataclass(frozen=True, slots=True)
-class KeyGroup:
-    """Runs a rule for one key; a call without rows is the timeout."""
-
-    rule: KeyRule
-    retention: Retention
-    clock: Clock
-
-    def __call__(self, _: Any, frames: Frames, group: GroupState) -> Frames:
-        now, stored = self.clock.wall(), group.get[0] if group.exists else None
-        before = keyed.state_from_text(stored, self.retention, now)
-        arrivals = sorted_entries(frames)
-        if arrivals:
-            step = self.rule.step(before, [change for _, _, change in arrivals])
-            if step.touched and step.state is not None:
-                group.update((keyed.state_to_text(step.state, now),))
-            elif stored is not None and step.state is None:
-                group.remove()
-            yield pd.DataFrame(output_rows(step), columns=OUTPUT_COLUMNS, dtype=object)
-        elif before is None and stored is not None:
-            group.remove()
-        if self.retention.seconds > 0 and group.exists:  # a timeout holds until the next call only, so set it each time
-            set_timeout(group, now + self.retention.seconds)

@@ -15,7 +15,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from starrocks_txn_sink import assemble_transactions
 from starrocks_txn_sink.errors import InputError, OptionError
-from tests.support.spark_conf import PROVIDER, STATE, STORES, changed_conf
 
 pytestmark = pytest.mark.spark
 
@@ -85,23 +84,14 @@ def observed(query: StreamingQuery) -> Counter[str]:
     return +metrics
 
 
-@pytest.fixture(params=[STORES[0], pytest.param(STORES[1], marks=pytest.mark.deep)])
-def stream(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Stream]:
-    with changed_conf(spark, PROVIDER, STATE + request.param):
-        running = Stream(spark, tmp_path)
-        yield running
-        for query in running.queries:
-            query.stop()
+@pytest.fixture
+def stream(spark: SparkSession, tmp_path: Path) -> Iterator[Stream]:
+    running = Stream(spark, tmp_path)
+    yield running
+    for query in running.queries:
+        query.stop()
 
 
-# What both operators have from assembler.keyed_state, and what comes after them, is tested with one of them.
-with_rocksdb = pytest.mark.parametrize("stream", STORES[:1], indirect=True)
-with_both = pytest.mark.parametrize(
-    "stream", [STORES[0], pytest.param(STORES[1], marks=pytest.mark.deep)], indirect=True
-)
-
-
-@with_both
 def test_whole_transactions_over_batches_partitions_and_a_restart(stream: Stream) -> None:
     """Two partitions, out of order inside a batch, repeats, a BEGIN that abandons, a restart in the middle."""
     before = stream.all(
@@ -130,7 +120,6 @@ def test_interleaved_transactions_survive_their_neighbours_end(stream: Stream) -
 
 
 @pytest.mark.deep
-@with_rocksdb
 def test_values_pass_unchanged(stream: Stream) -> None:
     """NULL stays NULL, no string becomes another, further columns keep their type."""
     awkward = ["nan", "", "ü\u0000\u2028", "None", "null"]
@@ -150,7 +139,6 @@ def test_values_pass_unchanged(stream: Stream) -> None:
 
 
 @pytest.mark.deep
-@with_rocksdb
 def test_a_source_transaction_that_cannot_be_whole_stops_the_query(stream: Stream) -> None:
     with pytest.raises(PySparkException, match=r"BEGIN was never seen.*partition=1, position=7, txn_id=t"):
         stream.all(script(1, "D E", 7))

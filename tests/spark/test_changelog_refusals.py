@@ -155,7 +155,7 @@ def test_unknown_parameters_are_errors(spark: SparkSession) -> None:
         to_changelog(frame, order_by="lsn")  # type: ignore[call-arg]
 
 
-def test_order_needs_a_watermark_and_rocksdb(spark: SparkSession, tmp_path: Any) -> None:
+def test_order_needs_a_watermark_and_state_rocksdb(spark: SparkSession, tmp_path: Any) -> None:
     stream = spark.readStream.schema(EVENTS).json(str(tmp_path))
     with pytest.raises(OptionError, match=r"ts, which has no watermark. Call withWatermark\('ts'"):
         from_changelog(stream, order_by="ts")
@@ -163,7 +163,7 @@ def test_order_needs_a_watermark_and_rocksdb(spark: SparkSession, tmp_path: Any)
     provider = spark.conf.get(name)
     spark.conf.unset(name)
     try:
-        with pytest.raises(OptionError, match=f"order_by waits for the watermark.*Set {name} to .*RocksDB"):
+        with pytest.raises(OptionError, match=f"needs the state store RocksDB.*set {name} to .*RocksDB"):
             from_changelog(stream.withWatermark("ts", "1 minute"), order_by="ts")
     finally:
         spark.conf.set(name, str(provider))

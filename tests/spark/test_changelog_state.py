@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,6 @@ from pyspark.sql import DataFrame, SparkSession
 from starrocks_txn_sink.changelog import from_changelog, to_changelog, to_starrocks_ops, upsert_materializer
 from starrocks_txn_sink.spark_version import STATE_BY_KEY
 from tests.support.changelog_feed import Feed, FileTime, running
-from tests.support.spark_conf import PROVIDER, STATE, STORES, changed_conf
 
 if TYPE_CHECKING:
     pass
@@ -27,15 +26,6 @@ Rows = list[tuple[Any, ...]]
 
 
 NEWER = pytest.mark.skipif(not STATE_BY_KEY.works, reason="needs a newer Spark")
-
-
-@pytest.fixture(
-    params=[pytest.param(STORES[0], marks=NEWER), pytest.param(STORES[1], marks=[NEWER, pytest.mark.deep])],
-    ids=["rocksdb", "other"],
-)
-def provider(spark: SparkSession, request: pytest.FixtureRequest) -> Iterator[str]:
-    with changed_conf(spark, PROVIDER, STATE + request.param):
-        yield request.param
 
 
 def at(clock: str) -> str:
@@ -65,7 +55,7 @@ def test_rows_that_wait_for_the_watermark_wait_over_a_restart(spark: SparkSessio
 
 @pytest.mark.deep
 @pytest.mark.matrix
-@pytest.mark.usefixtures("provider")
+@NEWER
 def test_previous_rows_outlive_a_restart_and_not_their_time(spark: SparkSession, tmp_path: Path) -> None:
     feed, time = Feed(spark, tmp_path, "op string, id int, name string"), FileTime(tmp_path / "time")
 
@@ -93,7 +83,7 @@ def test_previous_rows_outlive_a_restart_and_not_their_time(spark: SparkSession,
 
 
 @pytest.mark.deep
-@pytest.mark.usefixtures("provider")
+@NEWER
 def test_available_now_ends_with_a_state_ttl(spark: SparkSession, tmp_path: Path) -> None:
     feed = Feed(spark, tmp_path, "op string, id int, name string")
     feed.add({"op": "upsert", "id": 1, "name": "a"})
@@ -108,7 +98,7 @@ def test_available_now_ends_with_a_state_ttl(spark: SparkSession, tmp_path: Path
 
 @pytest.mark.deep
 @pytest.mark.matrix
-@pytest.mark.usefixtures("provider")
+@NEWER
 def test_a_before_image_waits_over_a_restart(spark: SparkSession, tmp_path: Path) -> None:
     feed = Feed(spark, tmp_path, "row_kind string, id int, val int")
 
@@ -129,7 +119,7 @@ def test_a_before_image_waits_over_a_restart(spark: SparkSession, tmp_path: Path
 
 @pytest.mark.deep
 @pytest.mark.matrix
-@pytest.mark.usefixtures("provider")
+@NEWER
 def test_the_rows_of_a_sink_key_are_remembered_over_a_restart(spark: SparkSession, tmp_path: Path) -> None:
     feed = Feed(spark, tmp_path, "seq long, row_kind string, id int, level int")
 

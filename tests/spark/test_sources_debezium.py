@@ -17,7 +17,6 @@ from starrocks_txn_sink import assemble_debezium
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.sources import parse_debezium, parse_debezium_transactions
 from tests.support.debezium_feed import KAFKA, Message, change, marker, message, mysql, postgres, with_schema
-from tests.support.spark_conf import PROVIDER, STATE, STORES, changed_conf
 
 pytestmark = pytest.mark.spark
 
@@ -308,20 +307,12 @@ class Stream:
         return [(r.source_partition, r.position, r.seq, r.transaction_end, r.txn_id, r.table) for r in self.out]
 
 
-@pytest.fixture(params=[STORES[0], pytest.param(STORES[1], marks=pytest.mark.deep)])
-def stream(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Stream]:
-    with changed_conf(spark, PROVIDER, STATE + request.param):
-        running = Stream(spark, tmp_path)
-        yield running
-        for query in running.queries:
-            query.stop()
-
-
-# What both operators have from assembler.keyed_state, and what comes after them, is tested with one of them.
-with_rocksdb = pytest.mark.parametrize("stream", STORES[:1], indirect=True)
-with_both = pytest.mark.parametrize(
-    "stream", [STORES[0], pytest.param(STORES[1], marks=pytest.mark.deep)], indirect=True
-)
+@pytest.fixture
+def stream(spark: SparkSession, tmp_path: Path) -> Iterator[Stream]:
+    running = Stream(spark, tmp_path)
+    yield running
+    for query in running.queries:
+        query.stop()
 
 
 def observed(query: StreamingQuery, name: str = "assemble_debezium") -> Counter[str]:
@@ -332,7 +323,6 @@ def observed(query: StreamingQuery, name: str = "assemble_debezium") -> Counter[
     return +metrics
 
 
-@with_both
 def test_rows_and_ends_meet_over_micro_batches_and_a_restart(stream: Stream) -> None:
     query = stream.start()
     stream.put(change(ORDERS, None, None, {"id": 0}, op="r"), change(ORDERS, "5:90", 1, {"id": 1}))
@@ -380,7 +370,6 @@ def test_available_now_ends_while_a_transaction_waits_for_its_rows(stream: Strea
 
 
 @pytest.mark.deep
-@with_rocksdb
 def test_what_is_malformed_and_dropped_is_counted(stream: Stream) -> None:
     query = stream.start(on_malformed="drop", on_truncate="ignore")
     good = change(ORDERS, "5:90", 1, {"id": 1}), marker("END", "5:99", {"public.orders": 2})
@@ -394,7 +383,6 @@ def test_what_is_malformed_and_dropped_is_counted(stream: Stream) -> None:
 
 
 @pytest.mark.deep
-@with_rocksdb
 def test_an_event_that_cannot_be_placed_stops_the_query(stream: Stream) -> None:
     query = stream.start()
     stream.put(change(ORDERS, None, None, {"id": 1}))

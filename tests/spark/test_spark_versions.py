@@ -116,18 +116,16 @@ def test_the_sink_assembles(orders: Orders, raw: bool, lanes: int) -> None:
 
 
 @least(STATE_BY_KEY)
-@pytest.mark.parametrize("provider", [ROCKSDB, HDFS], ids=["rocksdb", "hdfs"])
 @pytest.mark.parametrize("lanes", [1, 2])
-def test_a_stage_assembles(orders: Orders, provider: str, lanes: int) -> None:
-    orders.spark.conf.set(PROVIDER, provider)
+def test_a_stage_assembles(orders: Orders, lanes: int) -> None:
+    orders.spark.conf.set(PROVIDER, ROCKSDB)
     orders.start(orders.rows().writeStream.foreachBatch(StarRocksSink(orders.options(lanes=lanes))))
     orders.judge()
 
 
 @too_old(STATE_BY_KEY)
-@pytest.mark.parametrize("provider", [ROCKSDB, HDFS], ids=["rocksdb", "hdfs"])
-def test_a_stage_says_what_it_needs(orders: Orders, provider: str) -> None:
-    orders.spark.conf.set(PROVIDER, provider)
+def test_a_stage_says_what_it_needs(orders: Orders) -> None:
+    orders.spark.conf.set(PROVIDER, ROCKSDB)
     with pytest.raises(SparkTooOld, match=r"assemble_transactions.* needs Spark 4\.0; this is 3\.5"):
         orders.rows()
 

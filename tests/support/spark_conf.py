@@ -8,9 +8,8 @@ from contextlib import contextmanager
 from pyspark.sql import SparkSession
 
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
-STATE = "org.apache.spark.sql.execution.streaming.state."
-STORES = ["RocksDBStateStoreProvider", "HDFSBackedStateStoreProvider"]
-ROCKSDB, HDFS = (STATE + store for store in STORES)
+_STATE = "org.apache.spark.sql.execution.streaming.state."
+ROCKSDB, HDFS = _STATE + "RocksDBStateStoreProvider", _STATE + "HDFSBackedStateStoreProvider"
 
 
 @contextmanager

@@ -8,8 +8,6 @@ from datetime import timedelta
 from functools import cache
 from typing import Any, NamedTuple, Protocol
 
-import orjson
-
 from starrocks_txn_sink.changelog.rules import conversions
 from starrocks_txn_sink.changelog.rules.conversions import ImageEncoder, Kinds, RowChange, RowKind
 from starrocks_txn_sink.clock import parse_duration
@@ -38,19 +36,6 @@ class Retention:
     def has_expired(self, last_access: float, now: float) -> bool:
         """Whether state has expired at `now`, given the time of its last access (both in seconds)."""
         return self.seconds > 0 and now >= last_access + self.seconds
-
-
-def state_to_text(state: State, now: float) -> str:
-    """`state`, last accessed at `now` (seconds since 1970), as text."""
-    return orjson.dumps([now, state]).decode()
-
-
-def state_from_text(text: str | None, retention: Retention, now: float) -> State | None:
-    """The state in `text`; None for no text, or for state that has expired at `now`."""
-    if text is None:
-        return None
-    last_access, state = orjson.loads(text)
-    return None if retention.has_expired(last_access, now) else state
 
 
 State = list[Any]

@@ -18,7 +18,6 @@ from starrocks_txn_sink.changelog.rules.keyed import DecodeKey, InputChange, Key
 from starrocks_txn_sink.changelog.starrocks_ops import LastPerKey
 from starrocks_txn_sink.changelog.state_operator import (
     BatchKeyProcessor,
-    KeyGroup,
     KeyProcessor,
     Reorderer,
     number_arrivals,
@@ -300,72 +299,6 @@ def test_the_last_row_of_each_key_is_kept(seed: int) -> None:
     assert {row["__key"]: (row["place"], row["value"]) for row in reducer.last_rows(table).to_pylist()} == expected
     batches = list(reducer(table.to_batches(max_chunksize=3)))
     assert sum(batch.num_rows for batch in batches) == len(expected)
-
-
-class Group:
-    """The group state of one key: a value, Spark's watermark, and the one at which it wakes the key (milliseconds)."""
-
-    def __init__(self) -> None:
-        self.value: tuple[str] | None = None
-        self.watermark = 0
-        self.timeout = 0
-
-    @property
-    def exists(self) -> bool:
-        return self.value is not None
-
-    @property
-    def get(self) -> tuple[str]:
-        assert self.value is not None
-        return self.value
-
-    def update(self, value: tuple[str]) -> None:
-        self.value = value
-
-    def remove(self) -> None:
-        self.value = None
-
-    def getCurrentWatermarkMs(self) -> int:  # noqa: N802
-        return self.watermark
-
-    def setTimeoutTimestamp(self, milliseconds: int) -> None:  # noqa: N802
-        assert self.exists
-        assert milliseconds >= self.watermark
-        self.timeout = milliseconds
-
-
-@pytest.mark.parametrize("ttl", [0.0, 300.0])
-def test_both_operators_give_the_same_rows_and_keep_the_same_keys(ttl: float) -> None:
-    random, clock, store = Random(3), ManualClock(), Store()
-    groups: dict[str, Group] = {key: Group() for key in "abc"}
-    processor = KeyProcessor(DecodeKey(keeps_rows=True), Retention(ttl), clock)
-    processor.init(store)  # type: ignore[arg-type]
-    single = KeyGroup(DecodeKey(keeps_rows=True), Retention(ttl), clock)
-    for sequence in range(200):
-        clock.advance(random.choice([1.0, 200.0]))
-        key, kinds = random.choice("abc"), random.choice(["+I-U+U", "+I-U+U", "-D"])
-        frame = changes((key, sequence, kinds, f"row {sequence}"))
-        (frame_of_processor,) = processor.handleInputRows(0, iter([frame.copy()]), None)  # type: ignore[arg-type]
-        (frame_of_single,) = single((key,), iter([frame]), groups[key])  # type: ignore[arg-type]
-        assert frame_of_processor.equals(frame_of_single)
-        keys_left = {name for name, group in groups.items() if group.exists}
-        assert store.keys <= keys_left
-        if ttl == 0:
-            assert store.keys == keys_left
-
-
-def test_a_key_that_is_woken_after_its_time_is_removed_and_otherwise_stays() -> None:
-    clock, group = ManualClock(), Group()
-    single = KeyGroup(DecodeKey(keeps_rows=True), Retention(300), clock)
-    list(single(("a",), iter([changes(("a", 1, "+I-U+U", "row"))]), group))  # type: ignore[arg-type]
-    assert group.timeout == round(clock.wall() * 1000) + 300_000
-    clock.advance(299)
-    group.watermark = group.timeout + 5_000  # Spark's time is ahead of this host's
-    assert list(single(("a",), iter([]), group)) == []  # type: ignore[arg-type]
-    assert group.exists
-    clock.advance(1)
-    assert list(single(("a",), iter([]), group)) == []  # type: ignore[arg-type]
-    assert not group.exists
 
 
 @pytest.mark.parametrize(
