@@ -132,7 +132,7 @@ class LaneWork:
     For the next micro-batch: `skips` by source partition, as far as this lane has set them; `keys_repeated`, whether
     keys came in more than one load of a StarRocks transaction; `members`, the names in JSON rows by table
     (`rows.member_names`), none where they are those that the driver knows. `wider` has the statements that would give
-    columns the source's types (`rows.narrow_columns`).
+    columns the source's types (`writer.table_checks`).
     """
 
     loads: dict[str, TableLoads] = field(default_factory=dict)

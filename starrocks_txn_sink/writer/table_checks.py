@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
 import pyarrow as pa
@@ -14,16 +15,17 @@ import pyarrow as pa
 from starrocks_txn_sink import compiled
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.coordinator.coordinator import join_missing
-from starrocks_txn_sink.coordinator.model import MissingColumns, Segment
-from starrocks_txn_sink.errors import OptionError, QueryRefused
+from starrocks_txn_sink.coordinator.model import TYPE_MARK, MissingColumns, Segment
+from starrocks_txn_sink.errors import NarrowColumn, OptionError, QueryRefused
 from starrocks_txn_sink.options import SchemaChanges, SinkOptions, TableOptions
+from starrocks_txn_sink.options.enums import declared_types
 from starrocks_txn_sink.options.load_properties import RENAMING
 from starrocks_txn_sink.rows.arrival import RowCheck
 from starrocks_txn_sink.rows.member_names import Filled, LackingColumns, MemberNames, TypesOf, never_filled, no_types
-from starrocks_txn_sink.rows.narrow_columns import NarrowColumns, NewTypes, no_new_types
 from starrocks_txn_sink.rows.segments import CheckRows
-from starrocks_txn_sink.rows.target import PLACES_SQL, TargetColumn, target_columns, with_places
+from starrocks_txn_sink.rows.target import PLACES_SQL, TargetColumn, TargetType, parse_type, target_columns, with_places
 from starrocks_txn_sink.rows.unchanged import UnchangedValues
+from starrocks_txn_sink.rows.widening import changed_by_hand, holds, rounds, widened
 from starrocks_txn_sink.sources.formats.bare_values import BareValues, ConnectorModes
 from starrocks_txn_sink.sql.connection import LeaderConnection
 
@@ -92,6 +94,99 @@ _COLUMN_NAMES: Final = (
 )
 _PLACES: Final = PLACES_SQL.format("%s")
 _OF_TABLE: Final = " AND TABLE_NAME = %s"
+
+
+NewTypes = Callable[[], Iterable[tuple[str, Mapping[str, str]]]]
+"""Tables with the types of their columns, by the schemas of the source that were read since the last call."""
+
+ColumnsOf = Callable[[str, bool], Sequence[TargetColumn]]
+"""The columns of a table, none if nothing is known about it; with True the server is asked again."""
+
+
+def no_new_types() -> Iterable[tuple[str, Mapping[str, str]]]:
+    return ()
+
+
+@dataclass(slots=True)
+class NarrowColumns:
+    """Compares the types of new schemas with the columns of their tables; call it before each batch, and at the end.
+
+    The server rounds or cuts some values in silence: a fraction too long for a DECIMAL, a fraction in a column of whole
+    numbers, the time of a day in a DATE. Other values that do not fit it rejects.
+
+    Columns that StarRocks can widen are `found`, with `widens`. Others that would change values are an error, but those
+    whose type is `declared` for their table. The server rejects values for the rest, if they do not fit: `statements`
+    would help then.
+    """
+
+    new_types: NewTypes
+    columns_of: ColumnsOf
+    declared: Callable[[str], Collection[str]]
+    widens: bool
+    found: dict[str, dict[str, list[str]]] = field(default_factory=dict)
+    statements: list[str] = field(default_factory=list)
+
+    def __call__(self) -> None:
+        """Raises NarrowColumn for a column that would change values."""
+        for table, types in self.new_types():
+            narrow = self._narrow(table, types, False)
+            if any(self._counts(column, target_type) for column, target_type in narrow):
+                narrow = self._narrow(table, types, True)
+            for column, target_type in narrow:
+                self._judge(table, column, target_type)
+
+    def missing(self) -> MissingColumns:
+        """The types that columns are to hold."""
+        return {
+            table: {name: [f"{TYPE_MARK}{type_}" for type_ in types] for name, types in columns.items()}
+            for table, columns in self.found.items()
+        }
+
+    def _narrow(self, table: str, types: Mapping[str, str], again: bool) -> list[tuple[TargetColumn, TargetType]]:
+        declared = self.declared(table)
+        return [
+            (column, target_type)
+            for column in self.columns_of(table, again)
+            if (text := types.get(column.name)) and column.name not in declared
+            if not holds(column.type, target_type := _parsed(text))
+        ]
+
+    def _counts(self, column: TargetColumn, target_type: TargetType) -> bool:
+        """Whether the column is to be widened or refused, which old columns are no reason for."""
+        return rounds(column.type, target_type) or (self.widens and widened(column, target_type) is not None)
+
+    def _judge(self, table: str, column: TargetColumn, target_type: TargetType) -> None:
+        wider = widened(column, target_type)
+        if self.widens and wider is not None:
+            self.found.setdefault(table, {}).setdefault(column.name, []).append(str(target_type))
+        elif rounds(column.type, target_type):
+            by_hand = changed_by_hand(column, target_type)
+            way = (
+                f"Create the table anew with {target_type}, because StarRocks cannot change the column to it"
+                if by_hand is None
+                else f"Run {_statement(table, column, by_hand)}"
+                + (", with the DEFAULT of the column behind it" if column.defaulted else "")
+            )
+            apply = (
+                "" if self.widens or wider is None else "; or set schema_changes='apply', with which the sink does so"
+            )
+            raise NarrowColumn(
+                f"Column {column.name} of table {table} is {column.type}, and the source's is {target_type}: StarRocks "
+                "would round or cut values in silence.",
+                hint=f"{way}, and start the query again{apply}. If all values fit, say so: "
+                f"{declared_types(table, column.name, str(column.type))}.",
+                table=table,
+            )
+        elif wider is not None:
+            self.statements.append(_statement(table, column, wider))
+
+
+def _statement(table: str, column: TargetColumn, to: TargetType) -> str:
+    name = column.name.replace("`", "``")
+    return f"ALTER TABLE `{table}` MODIFY COLUMN `{name}` {to}{'' if column.nullable else ' NOT NULL'}"
+
+
+_parsed = lru_cache(maxsize=1024)(parse_type)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from starrocks_txn_sink.errors import NarrowColumn
-from starrocks_txn_sink.rows.narrow_columns import NarrowColumns
 from starrocks_txn_sink.rows.target import TargetColumn, parse_type
+from starrocks_txn_sink.writer.table_checks import NarrowColumns
 
 
 class Server:
