@@ -20,7 +20,7 @@ from starrocks_txn_sink.cli import COMMANDS, Command
 from starrocks_txn_sink.metrics.catalogue import METRICS, PARTITIONS, PREFIX, TABLES, Metric, MetricKind
 from starrocks_txn_sink.metrics.series import bounds
 from starrocks_txn_sink.operations.rehearsal.command import CHECKS, CLEARED
-from starrocks_txn_sink.operations.sync.sections import reference
+from starrocks_txn_sink.operations.sync.sections import SECTIONS, Setting
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.combinations import CONFLICTS, NOT_COMPACTED, OVER_SQL, Feature
 from starrocks_txn_sink.options.connectors import (
@@ -317,8 +317,19 @@ def source_types() -> str:
 
 def sync_settings() -> str:
     """The settings of the file that are its own, by section."""
-    rows = ((f"`[{section}]`", f"`{name}`", *cells) for section, name, *cells in reference())
+    rows = (
+        (f"`[{section}]`", f"`{name}`", setting.kind_name, _default_of(setting), setting.meaning)
+        for section, settings in SECTIONS.items()
+        for name, setting in settings.items()
+    )
     return table("section | setting | type | default | meaning", rows)
+
+
+def _default_of(setting: Setting) -> str:
+    if setting.required:
+        return "required"
+    text = str(setting.default).lower() if isinstance(setting.default, bool) else setting.default
+    return "" if text is None else f"`{text}`"
 
 
 # --- docs/reference/cli.md ---

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -108,12 +108,3 @@ SECTIONS: Final[Mapping[str, Mapping[str, Setting]]] = {
 }
 """The sections that are the file's own. `target` has the options of SinkOptions, `assembly` the arguments of
 DebeziumAssembly, or of the class for another `format`, `spark` settings of Spark."""
-
-
-def reference() -> Iterator[tuple[str, str, str, str, str]]:
-    """The file's own settings: section, name, type, default, meaning."""
-    for section, settings in SECTIONS.items():
-        for name, setting in settings.items():
-            default_value = str(setting.default).lower() if isinstance(setting.default, bool) else setting.default
-            default = "required" if setting.required else "" if default_value is None else f"`{default_value}`"
-            yield section, name, setting.kind_name, default, setting.meaning

@@ -13,7 +13,6 @@ from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import CanalAssembly, DebeziumAssembly, MaxwellAssembly, SinkOptions, TableRules, cli
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.operations.sync import command
-from starrocks_txn_sink.operations.sync.sections import SECTIONS, reference
 from starrocks_txn_sink.operations.sync.settings import Sync, parse_sync
 from starrocks_txn_sink.options import SchemaChanges, TableOptions
 from starrocks_txn_sink.sink.schema.plan import TableLayout
@@ -188,12 +187,6 @@ def test_an_error_names_the_line_and_the_right_word(text: str, message: str) -> 
 def test_a_file_that_cannot_be_read_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert cli.main(["sync", str(tmp_path / "nowhere.toml")]) == 2
     assert "nowhere.toml cannot be read" in capsys.readouterr().err
-
-
-def test_the_reference_has_every_setting() -> None:
-    rows = list(reference())
-    assert len(rows) == sum(map(len, SECTIONS.values()))
-    assert ("tables", "create", "true or false", "`true`") in [row[:4] for row in rows]
 
 
 # --- with a broker of librdkafka, and the emulator ---
