@@ -1918,6 +1918,7 @@ static int read_proto(const ProtoField *fields, int64_t count, ProtoSlot *slots,
 }
 
 static int put_proto_value(Proto *m, const ProtoField *field, const ProtoSlot *slot, int depth);
+static int put_proto_member(Proto *m, const ProtoField *field, const ProtoSlot *slot, Place end, int depth);
 static int put_proto_fields(Proto *m, const ProtoField *type, Place p, Place end, int depth);
 
 static int put_unsigned(Avro *a, uint64_t number) {
@@ -2036,10 +2037,9 @@ static int put_proto_value(Proto *m, const ProtoField *field, const ProtoSlot *s
     case P_STRING: return put_json_string(&m->out, start, size);
     case P_BYTES: return put_base64(&m->out, start, size);
     case P_MESSAGE: return put_proto_fields(m, field, start, start + size, depth + 1);
-    case P_WRAPPER: return absent ? put_raw(&m->out, "null", 4) : put_wrapped(m, field, start, start + size, depth + 1);
-    case P_DECIMAL: return absent ? put_raw(&m->out, "null", 4) : put_proto_decimal(m, field, start, start + size);
-    case P_DATE: case P_TIME: case P_TIMESTAMP:
-        return absent ? put_raw(&m->out, "null", 4) : put_proto_time(m, field, start, start + size);
+    case P_WRAPPER: return put_wrapped(m, field, start, start + size, depth + 1);
+    case P_DECIMAL: return put_proto_decimal(m, field, start, start + size);
+    case P_DATE: case P_TIME: case P_TIMESTAMP: return put_proto_time(m, field, start, start + size);
     default: return put_proto_scalar(m, field, absent ? 0 : slot->value);
     }
 }
@@ -2080,7 +2080,7 @@ static int put_map(Proto *m, const ProtoField *field, Place p, Place end, int de
         keys[written] = slots[0];
         if ((written++ && !put_raw(&m->out, ",", 1)) || (!text && !put_raw(&m->out, "\"", 1))) return 0;
         if (!put_proto_value(m, entry, &slots[0], depth)) return 0;
-        if (!put_raw(&m->out, text ? ":" : "\":", text ? 1 : 2) || !put_proto_value(m, entry + 1, &slots[1], depth)) return 0;
+        if (!put_raw(&m->out, text ? ":" : "\":", text ? 1 : 2) || !put_proto_member(m, entry + 1, &slots[1], end, depth)) return 0;
     }
     return 1;
 }

@@ -70,7 +70,7 @@ class File:
         Raises InputError for a schema that cannot be read.
         """
         left = of_file.copy()
-        for front, schema in self.schemas.items():
+        for front, schema in [*self.schemas.items()]:  # another thread may add one
             if left.any():
                 members = left & self._begin_with(messages, front)
                 left &= ~members
@@ -264,8 +264,6 @@ class _Values:
 
     def _zero(self, part: Field, depth: int) -> bytes:
         """The value of an absent field without presence."""
-        if part.kind >= Kind.WRAPPER:
-            return b"null"
         return self._value(part, b"" if part.kind >= Kind.STRING else 0, depth)
 
     def _map(self, part: Field, values: list[int | bytes], depth: int) -> bytes:
@@ -273,9 +271,8 @@ class _Values:
         pairs: dict[bytes, bytes] = {}
         for entry in values:
             read = self._read((key, inner), _bytes(entry))
-            name = self._value(key, read[key.number][0], depth) if read[key.number] else self._zero(key, depth)
-            value = read[inner.number]
-            pairs[name] = self._value(inner, value[0], depth) if value else self._zero(inner, depth)
+            name = self._member(key, read[key.number], depth)
+            pairs[name] = self._member(inner, read[inner.number], depth)
         named = (name if key.kind is Kind.STRING else b'"' + name + b'"' for name in pairs)
         return b"{" + b",".join(name + b":" + value for name, value in zip(named, pairs.values(), strict=True)) + b"}"
 

@@ -140,6 +140,11 @@ _KINDS: Final = {
 }
 """By the number of a type in a descriptor: what it is, and Connect's name. Groups have none."""
 
+_KEYS: Final = frozenset(
+    (*range(Kind.ENUM), *range(Kind.FIXED32, Kind.FLOAT), Kind.FIXED64, Kind.SFIXED64, Kind.STRING)
+)
+"""The types of a map's keys."""
+
 _NARROW: Final = ("int8", "int16")
 _ENVELOPE: Final = frozenset(("before", "after", "source", "op", "ts_ms"))
 
@@ -215,15 +220,24 @@ class _MessageReader:
         if not member.is_repeated or member.message_type is None:
             return False
         entry = member.message_type
-        by_name = self.wrapped and entry.name.endswith("Entry") and [*entry.fields_by_name] == ["key", "value"]
-        return bool(entry.GetOptions().map_entry) or (by_name and not any(part.is_repeated for part in entry.fields))
+        if entry.GetOptions().map_entry or not self.wrapped or not entry.name.endswith("Entry"):
+            return bool(entry.GetOptions().map_entry)
+        parts: list[FieldDescriptor] = list(entry.fields)
+        return (
+            [(part.name, part.number) for part in parts] == [("key", 1), ("value", 2)]
+            and not any(part.is_repeated for part in parts)
+            and _KINDS.get(parts[0].type, (Kind.MESSAGE, ""))[0] in _KEYS
+            and not parts[0].has_presence
+        )
 
     def _map(self, own: Field, member: FieldDescriptor) -> dict[str, Any]:
-        """A map is an object, whose names are texts."""
+        """A map is an object, whose names are texts. Connect's has NULL where an entry has no value."""
         own.first, own.count = self._room(2), 2
         key, value = (member.message_type.fields_by_name[name] for name in ("key", "value"))
         self._member(own.first, key)
         values = self._member(own.first + 1, value)
+        if member.message_type.GetOptions().map_entry:
+            self.fields[own.first + 1].label = Label.IMPLICIT
         return {"type": "map", "keys": {"type": "string", "optional": False}, "values": values}
 
     def _value(self, place: int, member: FieldDescriptor) -> dict[str, Any]:
@@ -237,14 +251,19 @@ class _MessageReader:
             own.first, own.count = self._room(len(member.enum_type.values)), len(member.enum_type.values)
             for number, symbol in enumerate(member.enum_type.values):
                 self.fields[own.first + number] = Field(symbol.number, text=orjson.dumps(symbol.name))
-        narrow = self.file.params(member).get("connect.type")
-        return {"type": narrow if connect == "int32" and narrow in _NARROW else connect}
+        return {"type": self._narrowed(connect, member)}
+
+    def _narrowed(self, kind: str, member: FieldDescriptor) -> str:
+        """Connect's type of a number, which the converter leaves beside Protobuf's wider one."""
+        narrow = self.file.params(member).get("connect.type", "")
+        return narrow if kind == "int32" and narrow in _NARROW else kind
 
     def _of_message(self, place: int, member: FieldDescriptor) -> dict[str, Any]:
         own, name = self.fields[place], member.message_type.full_name
         if name in _WRAPPERS:
             own.kind, own.first, own.count = Kind.WRAPPER, self._room(1), 1
-            return self._member(own.first, member.message_type.fields_by_name["value"])
+            wrapped = self._member(own.first, member.message_type.fields_by_name["value"])
+            return {"type": self._narrowed(wrapped["type"], member)}
         if name == _DECIMAL:
             return self._decimal(own, self.file.params(member))
         if name in _LOGICAL:

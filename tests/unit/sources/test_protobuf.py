@@ -177,7 +177,7 @@ def schema_of(text: str, *, wrapped: bool = False) -> tuple[Schema, Any]:
 
 
 def feeds() -> Iterator[tuple[Feed, Schema, Any]]:
-    for seed in range(scaled(40)):
+    for seed in range(scaled(200)):
         feed = Feed(seed)
         yield feed, *schema_of(feed.text())
 
@@ -250,6 +250,15 @@ def test_bytes_that_do_not_fit_are_refused(fields: str, content: bytes) -> None:
 def test_a_required_field_of_proto2_must_be_there() -> None:
     schema, _ = schema_of('syntax = "proto2"; message M { required int32 x = 1; optional int32 y = 2 [default = 5]; }')
     assert written([b"\x08\x01", b"\x10\x01"], schema) == ['{"x":1,"y":null}', None]
+
+
+def test_a_map_s_key_that_comes_twice_has_the_last_value() -> None:
+    schema, kind = schema_of(f"{HEAD}message M {{ map<string, int32> x = 1; }}")
+    content = kind(x={"a": 1}).SerializeToString() + kind(x={"b": 2}).SerializeToString()
+    twice = content + kind(x={"a": 3}).SerializeToString()
+    assert written([content, twice], schema) == ['{"x":{"a":1,"b":2}}', '{"x":{"a":3,"b":2}}']
+    many = kind(x={str(number): number for number in range(200)})
+    assert json.loads(str(written([many.SerializeToString()], schema)[0])) == meaning(many)
 
 
 def test_the_first_of_two_names_of_a_number_counts() -> None:
@@ -352,6 +361,39 @@ def test_connect_s_schema_has_what_the_converter_says() -> None:
         ("small", "int16", None, False),
     ]
     assert fields[4]["parameters"] == {"scale": "2"}
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        ("int32 key = 1; string value = 2;", {"0": "a"}),
+        ("int32 key = 1; optional string value = 2;", {"0": "a"}),
+        ("optional int32 key = 1; string value = 2;", [{"key": None, "value": "a"}]),
+        ("bytes key = 1; string value = 2;", [{"key": "", "value": "a"}]),
+        ("M key = 1; string value = 2;", None),
+        ("int32 key = 1; string value = 2; int32 more = 3;", [{"key": 0, "value": "a", "more": 0}]),
+        ("int32 key = 1; repeated string value = 2;", [{"key": 0, "value": ["a"]}]),
+    ],
+)
+def test_connect_s_map_is_told_by_its_entry(entry: str, expected: Any) -> None:
+    text = f"{HEAD}message M {{ repeated ConnectDefault1Entry x = 1; message ConnectDefault1Entry {{ {entry} }} }}"
+    if expected is None:
+        with pytest.raises(ValueError, match="refers to itself"):
+            schema_of(text, wrapped=True)
+        return
+    schema, _ = schema_of(text, wrapped=True)
+    (row,) = written([b"\x0a\x03\x12\x01a"], schema)
+    assert json.loads(str(row))["payload"] == {"x": expected}
+
+
+def test_an_entry_of_connect_s_without_a_value_is_null_and_of_another_map_zero() -> None:
+    inner = "google.protobuf.Int32Value"
+    imports = f'{HEAD}import "google/protobuf/wrappers.proto";\n'
+    entry = f"message AEntry {{ string key = 1; {inner} value = 2; }}"
+    for fields, expected in ((f"repeated AEntry x = 1; {entry}", None), (f"map<string, {inner}> x = 1;", 0)):
+        schema, _ = schema_of(f"{imports}message M {{ {fields} }}", wrapped=True)
+        (row,) = written([b"\x0a\x03\x0a\x01a"], schema)
+        assert json.loads(str(row))["payload"] == {"x": {"a": expected}}
 
 
 @pytest.mark.parametrize("text", ["message", "message M { string x = 1; string x = 2; }", 'import "none.proto";'])
