@@ -144,7 +144,7 @@ class EventsWriter:
         snapshot, keys = SnapshotProgress(job, listener=listener), SourceKeys(job, strict=strict)
         self.source, keys.judge = SourceProgress(snapshot, keys), self._judge_key
         keys.judge_sources = self._judge_sources
-        if isinstance(self.assembly, DebeziumAssembly):
+        if isinstance(self.assembly, DebeziumAssembly | CanalAssembly):
             keys.table_of = TableMapping(self.assembly.tables, "skip").table_of
         if self.session.token:
             snapshot.marks = self._ask(ReadMarks(job))
