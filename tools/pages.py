@@ -242,8 +242,7 @@ def _goes(source: T.DataType) -> tuple[str, ...]:
     fits = {target: fit(source, target) for target in map(parse_type, TARGETS)}
     places = {target: result for target, result in fits.items() if isinstance(result, Fit)}
     targets = ", ".join(
-        f"{target}{f' (through `{result.function.name}`)' if result.function else ''}"
-        for target, result in places.items()
+        f"{target}{f' (`{result.function.name}`)' if result.function else ''}" for target, result in places.items()
     )
     checks = dict.fromkeys(fault.text for result in places.values() for fault in result.faults)
     return f"`{source.simpleString()}`", targets, "; ".join(checks) or "-"

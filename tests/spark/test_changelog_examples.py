@@ -1,6 +1,24 @@
 """Every example of the document on FROM_CHANGELOG and TO_CHANGELOG, with the document's own rows, on batch frames.
 
-Examples whose point is the passing of time are in test_changelog_streams.py.
+Examples whose point is the passing of time are in test_changelog_streams.py. The results are the document's, row by
+row, but for:
+
+- 4.1.2.2.1: a row exactly at the watermark is late too, as in Flink.
+- 4.1.2.2.3, 4.2.1.3.2: compaction is off unless asked for (4.3.2 calls it a possibility). The last lines of 4.1.2.2.3
+  (without ORDER BY) show a -U from a call whose mapping has none: here the events go out as they came.
+- 4.1.2.3.1, 4.1.3.5: the document prints only the key of a partial delete; here the other columns are NULL.
+- 4.1.3.11: `tenant_id` partitions and is not in the image, so it is not put out.
+- 4.2.1.1, 4.2.1.2.1, 4.2.2.1: code or flag comes first; the flag is a boolean if its codes are True and False.
+- 4.2.1.2.2: without `partition_by` all rows pass through one task.
+- 4.2.1.3.1: the document's call has no images and its result has; flat it is `UPDATE` with the new row, after expiry
+  INSERT (4.3.3).
+- 4.2.1.4.1, 4.2.2.5: as shown with `produces_full_deletes=False`. The document says that false is the default, and
+  shows whole rows under default calls (4.2.1.1); here it is true. 4.2.1.6 sets it to false, and its result shows a
+  whole row.
+- 4.2.1.4.2: full deletes out of deletes by key need `partition_by` and `state_ttl`: only a call that names its state
+  has one.
+- 4.3: a NULL code is skipped under SKIP and LOG, as Flink does; a key that is named and NULL fails, also without
+  state.
 """
 
 from __future__ import annotations

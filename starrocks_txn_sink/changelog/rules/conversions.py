@@ -1,6 +1,6 @@
 """Row kinds, `op_mapping`, and conversions of one change, with and without the key's previous row.
 
-Rows are opaque values; None means no row. Source: examples 4.1 and 4.3 in docs/inside/changelog-examples.md.
+Rows are opaque values; None means no row. Source: examples 4.1 and 4.3 of Flink's proposal.
 """
 
 from collections import deque
