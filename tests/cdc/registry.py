@@ -17,7 +17,7 @@ from tests.support.quick_start import blocks
 from tests.support.waiting import wait_until
 
 REGISTRY, CONNECT_AVRO = POMS / "registry.xml", POMS / "connect-avro.xml"
-GUIDE = "docs/guides/debezium.md"
+GUIDE = "docs/guides/registry.md"
 _LISTENS = re.compile(r"Listening on: (http://127\.0\.0\.1:\d+)")
 
 

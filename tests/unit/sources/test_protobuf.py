@@ -159,8 +159,14 @@ def _of_value(value: Any, field: Any) -> Any:
     if isinstance(value, float):
         if not math.isfinite(value):
             return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-        return float(str(np.float32(value))) if NAMES[field.type] == "float" else value
+        return _narrow(value) if NAMES[field.type] == "float" else value
     return value
+
+
+def _narrow(value: float) -> float:
+    """The number that the shortest text of at least six digits has, which reads as the same float."""
+    texts = (f"{value:.{digits}g}" for digits in range(6, 10))
+    return next(float(text) for text in texts if np.float32(text) == np.float32(value))
 
 
 def written(messages: list[bytes], schema: Schema) -> list[str | None]:
