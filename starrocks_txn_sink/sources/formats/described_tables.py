@@ -97,10 +97,12 @@ def _field(mysql_type: str) -> dict[str, Any]:
     match = _TYPE.fullmatch(mysql_type.lower())
     name, length, scale, more = match.groups() if match else ("", None, None, "")
     if name in _WHOLE:
-        kind = _WHOLE[name]["unsigned" in more]
+        kind = _WHOLE[name]["unsigned" in more or "zerofill" in more]
         return (
             {"type": kind} if kind else _parameters("bytes", _DECIMAL, scale=0, **{f"{_SOURCE}type": "BIGINT UNSIGNED"})
         )
+    if name == "float" and int(length or 0) > _FLOAT_BITS and scale is None:
+        name = "double"
     if name in _OTHERS:
         return _parameters(*_OTHERS[name])
     if name in ("decimal", "numeric", "dec", "fixed"):
@@ -115,6 +117,7 @@ def _field(mysql_type: str) -> dict[str, Any]:
 
 
 _MYSQL_DIGITS: Final = 10  # of a DECIMAL without a precision
+_FLOAT_BITS: Final = 24  # beyond, MySQL's FLOAT(bits) is a DOUBLE
 
 
 def _parameters(kind: str, name: str, **parameters: Any) -> dict[str, Any]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _META: Final = "confluent/meta.proto"
 _OPTION: Final = re.compile(r"\(\s*\.?confluent\.\w+_meta\s*\)")
+_IMPORT: Final = re.compile(rf"""(?:^|;)\s*import\s+(?:public\s+|weak\s+)?["']{re.escape(_META)}["']""", re.MULTILINE)
 _OPTIONS: Final = {"File": "file", "Message": "message", "Field": "field", "Enum": "enum", "EnumValue": "enum_value"}
 _NUMBER: Final = 1088  # of Confluent's options
 _EXTENSIONS: Final = "".join(
@@ -85,7 +86,7 @@ def compile_file(text: str, dependencies: Sequence[tuple[str, str]] = ()) -> Pro
 
 def _with_meta(text: str) -> str:
     """The text with the import that its options need; an import may stand anywhere."""
-    return f'{text}\nimport "{_META}";\n' if _OPTION.search(text) and f'"{_META}"' not in text else text
+    return f'{text}\nimport "{_META}";\n' if _OPTION.search(text) and not _IMPORT.search(text) else text
 
 
 def _write(folder: Path, name: str, content: str) -> None:

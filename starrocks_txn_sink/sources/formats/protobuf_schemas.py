@@ -237,7 +237,8 @@ class _MessageReader:
         self._member(own.first, key)
         values = self._member(own.first + 1, value)
         if member.message_type.GetOptions().map_entry:
-            self.fields[own.first + 1].label = Label.IMPLICIT
+            for place in (own.first, own.first + 1):  # proto2's have presence, too
+                self.fields[place].label = Label.IMPLICIT
         return {"type": "map", "keys": {"type": "string", "optional": False}, "values": values}
 
     def _value(self, place: int, member: FieldDescriptor) -> dict[str, Any]:

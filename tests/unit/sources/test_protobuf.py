@@ -267,6 +267,13 @@ def test_a_map_s_key_that_comes_twice_has_the_last_value() -> None:
     assert json.loads(str(written([many.SerializeToString()], schema)[0])) == meaning(many)
 
 
+@pytest.mark.parametrize("head", [HEAD, 'syntax = "proto2";\n'])
+def test_a_map_s_entry_without_a_key_has_the_key_s_zero(head: str) -> None:
+    schema, _ = schema_of(f"{head}message M {{ map<string, int32> x = 1; map<int32, string> y = 2; }}")
+    once = b"\x0a\x02\x10\x05\x12\x03\x12\x01a"
+    assert written([once, once + once], schema) == ['{"x":{"":5},"y":{"0":"a"}}'] * 2
+
+
 def test_the_first_of_two_names_of_a_number_counts() -> None:
     schema, _ = schema_of(f"{HEAD}message M {{ E x = 1; enum E {{ option allow_alias = true; A = 0; B = 0; }} }}")
     assert written([b"", b"\x08\0"], schema) == ['{"x":"A"}'] * 2
@@ -406,6 +413,13 @@ def test_an_entry_of_connect_s_without_a_value_is_null_and_of_another_map_zero()
 def test_a_text_that_is_no_schema(text: str) -> None:
     with pytest.raises(ValueError, match="no schema of Protobuf"):
         compile_file(HEAD + text)
+
+
+@pytest.mark.parametrize("line", ["", "import '{0}';", 'import "{0}";', 'package p; import "{0}";', '// import "{0}"'])
+def test_the_converter_s_options_are_known_with_and_without_their_import(line: str) -> None:
+    option = '(confluent.field_meta) = { params: [{ key: "connect.type", value: "int16" }] }'
+    file = compile_file(f"{HEAD}{line.format('confluent/meta.proto')}\nmessage M {{ int32 x = 1 [{option}]; }}")
+    assert file.params(file.messages[0].fields[0]) == {"connect.type": "int16"}
 
 
 def test_a_reference_leads_to_no_file_outside() -> None:
