@@ -225,7 +225,18 @@ def _described(text: str) -> dict[str, Any]:
     reply = _read(text)
     if not isinstance(reply, dict) or not isinstance(reply.get("schema"), str):
         raise _NoAnswer("a reply without a schema")
+    _check_references(reply.get("references") or [], "subject")
     return reply
+
+
+def _check_references(references: object, identifier: str) -> None:
+    """Raise _NoAnswer unless these are references with a name, an `identifier` and a version."""
+    members = ("name", identifier, "version")
+    if not isinstance(references, list) or not all(
+        isinstance(reference, dict) and all(isinstance(reference.get(member), str | int) for member in members)
+        for reference in references
+    ):
+        raise _NoAnswer("a reply whose references cannot be read")
 
 
 def _of_apicurio(
@@ -245,8 +256,8 @@ def _files_of_apicurio(
 ) -> list[tuple[str, str]]:
     files: list[tuple[str, str]] = []
     for reference in registry._get(f"{place}/references", f"what {description} refers to", _listed):
-        names = (reference.get("groupId") or "default", reference["artifactId"], str(reference["version"]))
-        group, artifact, version = (quote(name, safe="") for name in names)
+        names = (reference.get("groupId") or "default", str(reference["artifactId"]), str(reference["version"]))
+        group, artifact, version = (quote(str(name), safe="") for name in names)
         referred = f"{address}/groups/{group}/artifacts/{artifact}/versions/{version}"
         if referred not in places_seen:
             places_seen.add(referred)
@@ -258,9 +269,9 @@ def _files_of_apicurio(
 
 def _listed(text: str) -> list[dict[str, Any]]:
     reply = _read(text)
-    if not isinstance(reply, list) or not all(isinstance(reference, dict) for reference in reply):
-        raise _NoAnswer("a reply that lists nothing")
-    return reply
+    _check_references(reply, "artifactId")
+    references: list[dict[str, Any]] = reply
+    return references
 
 
 def _address_of_apicurio(registry: SchemaRegistry, number: int) -> str:
@@ -286,16 +297,16 @@ def _by_its_text(text: str) -> tuple[str, str]:
 
 
 def _referred(
-    registry: SchemaRegistry, answer: dict[str, Any], places_seen: set[tuple[str, int]]
+    registry: SchemaRegistry, answer: dict[str, Any], places_seen: set[tuple[str, str]]
 ) -> list[tuple[str, str]]:
     texts: list[tuple[str, str]] = []
     for reference in answer.get("references") or ():
-        place = reference["subject"], int(reference["version"])
+        place = str(reference["subject"]), str(reference["version"])
         if place in places_seen:
             continue
         places_seen.add(place)
-        subject = quote(place[0], safe="")
-        url = f"{registry.url.rstrip('/')}/subjects/{subject}/versions/{place[1]}"
+        subject, version = (quote(name, safe="") for name in place)
+        url = f"{registry.url.rstrip('/')}/subjects/{subject}/versions/{version}"
         referred = registry._get(url, f"version {place[1]} of {place[0]}", _described)
         texts += [*_referred(registry, referred, places_seen), (str(reference["name"]), referred["schema"])]
     return texts

@@ -161,6 +161,21 @@ def test_a_reply_without_a_schema_is_no_answer(peer: Peer, registry: Registry, r
         SchemaRegistry(url=peer.url, wait=0.1).schema(10)
 
 
+@pytest.mark.parametrize("references", ["a", ["a"], [{"name": "a", "version": 1}], {"name": "a"}])
+@pytest.mark.parametrize("apicurio", [False, True])
+def test_references_that_are_none_are_no_answer(
+    peer: Peer, registry: Registry, references: Any, apicurio: bool
+) -> None:
+    own = "/apis/registry/v2/ids/globalIds/9"
+    registry.replies |= {
+        "/apis/ccompat/v7/schemas/ids/9": {"schema": "x", "references": references},
+        own: b'syntax = "proto3";',
+        f"{own}/references": json.dumps(references).encode(),
+    }
+    with pytest.raises(TransportError, match="references cannot be read"):
+        SchemaRegistry(url=f"{peer.url}/apis/ccompat/v7", wait=0.1).schema(9, apicurio=apicurio)
+
+
 def test_a_page_of_another_server_is_no_answer(peer: Peer, registry: Registry) -> None:
     registry.replies["/schemas/ids/5"] = b"<html>"
     with pytest.raises(TransportError, match="no JSON"):
