@@ -62,7 +62,7 @@ OPERATIONS = tuple(operation.value for operation in Operation)
 OUTCOMES = ("committed", "aborted", "unknown")
 SOURCE_OUTCOMES = ("committed", "dead_lettered", "replayed", "abandoned", "dropped", "empty")
 REPEATS = ("same", "unknown")
-VIOLATIONS = ("torn", "duplicated", "lost", "source_changed", "unlisted")
+VIOLATIONS = ("torn", "source_changed", "unlisted")
 PHASES = ("begin", "load", "check", "commit", "publish", "recover")
 RETRIES = (
     ("begin", "too_many_transactions"),

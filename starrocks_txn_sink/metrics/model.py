@@ -7,7 +7,7 @@ Events of the sink on the driver, and their fields:
     receipt.collected   receipt (Receipt)                  batch.completed  job, batch_id, seconds, receipts
     batch.failed        job, batch_id, seconds, code, report or None     batch.stopped    job, batch_id, seconds
     outage.met          the same; the driver waits and writes again    outage.ended   job, batch_id, seconds
-    integrity.violated  kind (torn, duplicated, lost, source_changed, unlisted)
+    integrity.violated  kind (torn, source_changed, unlisted)
     label.unlisted      job                                columns.unknown  job, table, count
     rows.dead_lettered  job, table, reason, rows           schema.changed   job, table, statement
     query.started, query.progressed, query.idle, query.ended, assembler.counted: see `metrics.spark_progress`

@@ -45,8 +45,8 @@ const none = (text) => el("p", { class: "none" }, text);
 const ROWS = {
   right({ right, series }, state) {
     const { violations, outcomes } = right;
-    return [figures("right", ["torn", number(violations.torn), alarm(violations.torn)], ["duplicated", number(violations.duplicated), alarm(violations.duplicated)],
-      ["lost", number(violations.lost), alarm(violations.lost)], ["changed", number(violations.source_changed), alarm(violations.source_changed)],
+    return [figures("right", ["torn", number(violations.torn), alarm(violations.torn)],
+      ["changed", number(violations.source_changed), alarm(violations.source_changed)], ["unlisted", number(violations.unlisted), alarm(violations.unlisted)],
       ["in doubt", number(right.in_doubt), alarm(right.in_doubt)], ["quarantined", number(right.dead_letter_rows), caution(right.dead_letter_rows)]),
     ...plots(state, sparkline("commits and failures a second", [line(series.commits), line(series.failed, "red")], (value) => number(value, 2)),
       sparkline("violations a second", [line(series.violations, "red")], (value) => number(value, 2))),

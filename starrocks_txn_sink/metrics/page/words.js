@@ -2,10 +2,9 @@
 
 export const FIGURES = {
   right: {
-    torn: ["times", "Reads that saw a part of a source transaction. Above 0: stop the job and investigate."],
-    duplicated: ["times", "Source transactions proven to be written twice. Above 0: stop the job and investigate."],
-    lost: ["times", "Source transactions proven to be missing. Above 0: stop the job and investigate."],
+    torn: ["times", "Reads of the audit, if the sink has one, that saw a part of a source transaction. Above 0: stop the job and investigate."],
     changed: ["times", "Positions at which the source delivered other content than was written."],
+    unlisted: ["times", "Runs whose StarRocks transactions the server's list does not show: a take-over would not find them."],
     "in doubt": ["tx", "StarRocks transactions whose commit may or may not have taken effect."],
     quarantined: ["rows", "Rows in the dead-letter table instead of their own."],
   },
