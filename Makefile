@@ -80,7 +80,7 @@ matrix-%: SPARK = $(if $(FLOORS),3.5.9,$*)
 matrix-%:
 	@test -x .venvs/spark-$*/bin/pip || $(PYTHON) -m venv .venvs/spark-$*
 	.venvs/spark-$*/bin/pip install --quiet --disable-pip-version-check "pyspark==$(SPARK)" $(FLOORS) --editable ".[matrix]"
-	.venvs/spark-$*/bin/python -m pytest -W default -n 2 -m matrix $(ARGS) tests/spark/test_spark_versions.py tests/spark/test_changelog_state.py tests/spark/test_checkpoint_by_hadoop.py
+	.venvs/spark-$*/bin/python -m pytest -W default -n 2 -m matrix $(ARGS) tests/spark/test_spark_versions.py tests/spark/test_lakehouse.py tests/spark/test_changelog_state.py tests/spark/test_checkpoint_by_hadoop.py
 
 # Kill and pause a real PySpark driver and the emulator at every numbered step; ARGS="words" chooses sites, --list lists.
 .PHONY: crash
