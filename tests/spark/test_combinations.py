@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession, types as T
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute, TransactionAssembly, TxnEventLines
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options.combinations import CONFLICTS, Conflict, Feature, default_phrases, find_conflict
-from starrocks_txn_sink.sink import plain_frames, sink
+from starrocks_txn_sink.sink import plain_frames, session, sink
 from starrocks_txn_sink.sink.projection import lane_input
 from starrocks_txn_sink.sink.typed.tables import Tables
 from starrocks_txn_sink.sink.typed.terms import TableTerms
@@ -181,7 +181,7 @@ def go_in(pair: Pair) -> None:
     assemble = TransactionAssembly(lines=lines) if EVENTS.intersection(pair) else None
     new_sink = StarRocksSink(options(pair), routes=routes(pair), assemble=assemble, metrics=Silent())
     if Free.BATCH_FRAME in pair:
-        with pytest.raises(Reached):
+        with mock.patch.object(session, "open_session", side_effect=Reached), pytest.raises(Reached):
             new_sink.write(Untouched(), batch_id=1)  # type: ignore[arg-type]
     if Free.SCHEMA_PREVIEW in pair:
         with mock.patch.object(sink, "read_planned_changes", side_effect=Reached), pytest.raises(Reached):
