@@ -250,7 +250,7 @@ class EventsWriter:
             rules=self.assembly.rule_set,
         )
         if planned is not None:
-            new = self._new_tables(task.options, planned)
+            new = self._new_tables(frame, task, planned, before)
             if new is not None:
                 alter = partial(alter, create=new.create)  # type: ignore[call-arg]
 
@@ -303,12 +303,16 @@ class EventsWriter:
         source.keep()
         return written
 
-    def _new_tables(self, options: SinkOptions, planned: PlannedRanges) -> NewTables | None:
+    def _new_tables(
+        self, frame: DataFrame, task: LaneTask, planned: PlannedRanges, before: Manifest
+    ) -> NewTables | None:
         """The new tables of the source; None if no message describes tables."""
         if self._kafka is None or not isinstance(self.assembly, DebeziumAssembly | CanalAssembly):
             return None
         topics = {topic for lane in planned.lanes for topic, _ in lane.ranges}
-        return NewTables(options, self.assembly, topics, self._kafka.config, self.layout_of)
+        if before.levels().open:  # the topic of a row that has waited may have no new one
+            topics |= {topic for topic, _ in query_partitions(frame, task.checkpoint)}
+        return NewTables(task.options, self.assembly, topics, self._kafka.config, self.layout_of)
 
     def _run_lanes(self, rows: DataFrame, assembly: AssemblySpec, task: LaneTask) -> list[Message]:
         """Run the lanes on the partitions of `rows` as one Spark job; what tables have got since then counts."""

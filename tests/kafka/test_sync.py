@@ -19,6 +19,12 @@ ORDERS = {"id": field("int64"), "total": decimal(2, 12)}
 ITEMS = {"id": field("int64"), "born": field("int32", "io.debezium.time.Date")}
 
 
+def has_ended(checkpoint: Path, offsets: str) -> bool:
+    """Whether a micro-batch up to these `offsets` has ended."""
+    ended = [file.name for file in (checkpoint / "commits").glob("[0-9]*")]
+    return any(offsets in (checkpoint / "offsets" / name).read_text("utf-8") for name in ended)
+
+
 def test_a_whole_database_from_one_file(broker: Broker, spark_kafka: str, tmp_path: Path) -> None:
     (settings,), (program,) = blocks(PAGE, "toml"), blocks(PAGE, "python")
     broker.create({"shop.transaction": 1, "shop.public.orders": 1, "shop.public.items": 1, "shop.public.secret": 1})
@@ -56,7 +62,11 @@ def test_a_whole_database_from_one_file(broker: Broker, spark_kafka: str, tmp_pa
             broker.create({"shop.public.notes": 1, "shop.public.my_secret": 1})
             notes = {"id": field("int64"), "born": field("int32", "io.debezium.time.Date")}
             secret = ("my_secret", {"id": field("int64")}, {"id": 1})
-            send(broker.servers, transaction(3, ("notes", notes, {"id": 7, "born": 19782}), secret))
+            third = transaction(3, ("notes", notes, {"id": 7, "born": 19782}), secret)
+            send(broker.servers, third[:-1])  # its END comes in a later micro-batch, in another topic than its rows
+            checkpoint = home / "checkpoint" / "shop"
+            pipeline.wait(lambda: has_ended(checkpoint, '"shop.public.notes":{"0":1}'))
+            send(broker.servers, third[-1:])
             pipeline.wait(lambda: ("ods_notes",) in starrocks.ask("SHOW TABLES FROM shop"))
             query = "SELECT id, CAST(born AS VARCHAR) FROM shop.ods_notes"
             pipeline.wait(lambda: starrocks.ask(query) == [(7, "2024-02-29")])
