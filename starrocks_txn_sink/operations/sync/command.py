@@ -21,6 +21,7 @@ from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.operations.sync.settings import LEFT_OUT, Sync, read_sync
 from starrocks_txn_sink.options import SchemaChanges, command_line
 from starrocks_txn_sink.options.declarations import declarations
+from starrocks_txn_sink.sink.binlog_assembly import CanalAssembly
 from starrocks_txn_sink.sink.schema.source_tables import KeyedMessage, TablePlan, sources_of
 
 if TYPE_CHECKING:
@@ -72,7 +73,8 @@ def newest(sync: Sync, seconds: float) -> Iterator[KeyedMessage]:
 
     own = {name.removeprefix(_KAFKA): value for name, value in sync.kafka.items() if name.startswith(_KAFKA)}
     config = {**client_config(own), "group.id": "starrocks-txn-sink"}  # required; no offset is committed
-    return newest_messages(config, seconds, pattern=sync.kafka["subscribePattern"])
+    shared = isinstance(sync.describing, CanalAssembly)
+    return newest_messages(config, seconds, pattern=sync.kafka["subscribePattern"], shared=shared)
 
 
 def planned(sync: Sync, messages: Iterator[KeyedMessage], seconds: float) -> TablePlan:

@@ -70,7 +70,7 @@ class NewTables:
 
         config = {**self.config, "group.id": "starrocks-txn-sink"}  # required; no offset is committed
         seconds = deadline.limit(_KAFKA_SECONDS, "the newest messages of new tables")
-        messages = newest_messages(config, seconds, topics=self.topics)
+        messages = newest_messages(config, seconds, topics=self.topics, shared=isinstance(self.assembly, CanalAssembly))
         sources, _ = sources_of(messages, self.assembly.tables, self.assembly.registry, described=True)
         rules = self.assembly.rule_set
         for table in sources:

@@ -13,24 +13,32 @@ from starrocks_txn_sink.sources.kafka.ranges import OffsetRanges, close_consumer
 
 MOST: Final = 20
 """Messages of each partition: the newest ones may be tombstones."""
+MOST_OF_SHARED: Final = 2000
+"""Messages of all partitions of topics that many tables share: those of a table with few changes may be far back."""
 ANSWER_SECONDS: Final = 30.0
 """How long a command waits for a broker that does not answer: its address is more often wrong than the broker away."""
 
 
 def newest_messages(
-    config: Mapping[str, Any], seconds: float, *, topics: Iterable[str] = (), pattern: str | None = None
+    config: Mapping[str, Any],
+    seconds: float,
+    *,
+    topics: Iterable[str] = (),
+    pattern: str | None = None,
+    shared: bool = False,
 ) -> Iterator[tuple[bytes | None, bytes | None]]:
     """Key and value of up to MOST messages of each partition, the newest of all first; `config` is librdkafka's.
 
-    No consumer group takes part. Raises InputError for a topic that Kafka does not have, DeadlineExceeded after
-    `seconds`.
+    There are more, up to MOST_OF_SHARED in all, where many tables share a topic (`shared`). No consumer group is used.
+    Raises InputError for a topic that Kafka does not have, DeadlineExceeded after `seconds`.
     """
     clock = SystemClock()
     deadline = Deadline.after(seconds, clock)
     admin = KafkaAdmin(config, min(seconds, ANSWER_SECONDS), clock)
     partitions = admin.partitions(topics, pattern)
     first, ends = admin.first_offsets(partitions), admin.end_offsets(partitions)
-    ranges = {place: (max(first[place], ends[place] - MOST), ends[place]) for place in partitions}
+    most = max(MOST, MOST_OF_SHARED // max(len(partitions), 1)) if shared else MOST
+    ranges = {place: (max(first[place], ends[place] - most), ends[place]) for place in partitions}
     part = OffsetRanges(
         {place: (start, end) for place, (start, end) in ranges.items() if start < end},
         seconds,
@@ -44,5 +52,5 @@ def newest_messages(
             messages += zip(np.asarray(rows.times).tolist(), keys, rows.values.to_pylist(), strict=True)
     finally:
         close_consumer()
-    messages.sort(key=lambda message: -message[0])
-    return ((key, value) for _, key, value in messages)
+    messages.sort(key=lambda message: message[0])  # those of one millisecond stay in their order
+    return ((key, value) for _, key, value in reversed(messages))
