@@ -11,7 +11,7 @@ import struct
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BufferedIOBase
@@ -21,6 +21,7 @@ from starrocks_emulator.transactions.backend import BodyBroken
 from starrocks_emulator.transactions.messages import Request, Response
 
 _IDLE_SECONDS = 300.0
+_REPLY_SECONDS = 1.0  # for replies under way when the listener stops
 _LINGER_SECONDS = 1.0
 
 _LINE_LIMIT = 65_536
@@ -225,15 +226,27 @@ class _Server(ThreadingHTTPServer):
         """A connection that breaks is the client's business; there is nobody to tell."""
 
     def end_connections(self, wait: float) -> None:
+        """Break every connection; with a `wait`, in seconds for all threads, what is being answered gets its reply."""
         with self._guard:
             connections = dict(self._open)
-        for connection in connections:
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-        deadline = time.monotonic() + wait
-        for thread in connections.values():
-            if wait and thread is not threading.current_thread():
-                thread.join(max(0.0, deadline - time.monotonic()))
+        if wait:
+            _shut(connections, socket.SHUT_RD)
+            _join(connections.values(), _REPLY_SECONDS)
+        _shut(connections, socket.SHUT_RDWR)
+        _join(connections.values(), wait)
+
+
+def _shut(connections: Iterable[socket.socket], how: int) -> None:
+    for connection in connections:
+        with contextlib.suppress(OSError):
+            connection.shutdown(how)
+
+
+def _join(threads: Iterable[threading.Thread], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    for thread in threads:
+        if seconds and thread is not threading.current_thread():
+            thread.join(max(0.0, deadline - time.monotonic()))
 
 
 class _Connection(BaseHTTPRequestHandler):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from xdist.scheduler import LoadScopeScheduling
 
 _SPARK = "tests/spark/"
-_HALF = f"{_SPARK}test_demo"
+_HALF = f"{_SPARK}test_e"
 """The modules in front of it take as long as those behind it."""
 
 
