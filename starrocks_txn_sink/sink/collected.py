@@ -22,9 +22,9 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, datasource, types as T
 
-from starrocks_txn_sink import compiled
 from starrocks_txn_sink.assembler.rules.directory import FileDirectory
 from starrocks_txn_sink.assembler.verified.intake import TIMESTAMP
+from starrocks_txn_sink.compiled.library import TEXTS
 from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.http.registry import SchemaRegistry
@@ -322,7 +322,7 @@ def _events(batches: Sequence[pa.RecordBatch], lines: RawFormat) -> list[pa.Reco
 
 
 def _projected(batch: pa.RecordBatch, lines: RawFormat) -> pa.RecordBatch:
-    columns = columns_in(lines, [field.name for field in batch.schema if field.type in compiled.TEXTS])
+    columns = columns_in(lines, [field.name for field in batch.schema if field.type in TEXTS])
     partition, position = columns.get(SOURCE_PARTITION), columns.get(POSITION)
     nothing = pa.nulls(batch.num_rows)
     source = (batch.column(partition) if partition else nothing).cast(pa.string())

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
-from starrocks_txn_sink import compiled
 from starrocks_txn_sink.clock import microseconds
+from starrocks_txn_sink.compiled.library import is_available
 from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import DeadlineExceeded, Fenced, OptionError
 from starrocks_txn_sink.options import SchemaChanges, SinkOptions
@@ -340,7 +340,7 @@ class StarRocksSink:
         """Warn at the start of a session about deletes that the server may reject, and about a slow source."""
         if has_unfilled_deletes(frame, self.options):
             self._listener(Event("deletes.unfilled", {"job": origin.job, "advice": UNFILLED_DELETES}))
-        if not compiled.is_available() and not any(run.served for run in self._runs.values()):
+        if not is_available() and not any(run.served for run in self._runs.values()):
             self._listener(Event("loops.missing", {"job": origin.job, "advice": _NO_LOOPS}))
         by_spark = self.assemble is None or not self.assemble.reads_kafka
         if by_spark and origin.streaming and not run.served and has_small_polls(frame):

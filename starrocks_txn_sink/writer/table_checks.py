@@ -12,8 +12,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from starrocks_txn_sink import compiled
 from starrocks_txn_sink.clock import Deadline
+from starrocks_txn_sink.compiled.objects import Shapes
 from starrocks_txn_sink.coordinator.coordinator import join_missing
 from starrocks_txn_sink.coordinator.model import TYPE_MARK, MissingColumns, Segment
 from starrocks_txn_sink.errors import NarrowColumn, OptionError, QueryRefused
@@ -288,7 +288,7 @@ class TableChecks:
         adds = policy is SchemaChanges.APPLY and known is not None
         lacking = LackingColumns(types_of, self._source.filled) if adds else None
         return MemberNames(
-            compiled.Shapes().new_rows,
+            Shapes().new_rows,
             columns_of,
             self._names_columns,
             refuse,

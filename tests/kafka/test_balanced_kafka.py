@@ -20,7 +20,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from starrocks_emulator.server import Emulator
-from starrocks_txn_sink import Receipt, SinkOptions, StarRocksSink, TransactionAssembly, TxnEventLines, compiled
+from starrocks_txn_sink import Receipt, SinkOptions, StarRocksSink, TransactionAssembly, TxnEventLines
+from starrocks_txn_sink.compiled.library import PURE
 from starrocks_txn_sink.sources.balanced.plan import skew_of
 from starrocks_txn_sink.sources.kafka.reader import BalancedKafka
 from starrocks_txn_sink.telemetry import Event
@@ -258,7 +259,7 @@ def test_headers_are_those_of_sparks_own_source(reading: Reading, spark_kafka: s
     assert reading.producer.flush(60) == 0
     for pure in ("0", "1"):
         command = [sys.executable, "-c", BOTH_SOURCES, reading.broker.servers, spark_kafka, topic, str(tmp_path / pure)]
-        environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, compiled.PURE: pure}
+        environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, PURE: pure}
         done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
         assert done.returncode == 0, done.stderr[-2000:]
         of_spark, ours = map(json.loads, done.stdout.splitlines())

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaException, Producer
 
-from starrocks_txn_sink import compiled
+from starrocks_txn_sink.compiled.library import PURE, is_available
 from starrocks_txn_sink.errors import DeadlineExceeded, SourceChanged, SourceDamaged
 from starrocks_txn_sink.sources.balanced.plan import KafkaPartition
 from starrocks_txn_sink.sources.kafka import consumer as consumers
@@ -24,8 +24,8 @@ T0 = 1_700_000_000_000
 @pytest.fixture(autouse=True, params=["NativeConsumer", "ObjectConsumer"])
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[type]:
     if request.param == "ObjectConsumer":
-        monkeypatch.setenv(compiled.PURE, "1")
-    elif not compiled.is_available():
+        monkeypatch.setenv(PURE, "1")
+    elif not is_available():
         pytest.skip("this installation has no compiled loop")
     yield getattr(consumers, request.param)
     consumer_of({"bootstrap.servers": "127.0.0.1:1", "group.id": "other", "log_level": 2})  # closes the test's own

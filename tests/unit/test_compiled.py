@@ -22,7 +22,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
-from starrocks_txn_sink import compiled
+from starrocks_txn_sink.compiled.library import PURE, is_available, library
+from starrocks_txn_sink.compiled.messages import Message, Messages, UnreadableHeaders
+from starrocks_txn_sink.compiled.objects import ORIGIN, read_objects
 from starrocks_txn_sink.sources.formats import txn_events
 from starrocks_txn_sink.sources.formats.txn_events import TxnEventLines
 from tests.support.depth import scaled
@@ -32,7 +34,7 @@ ROOT = Path(__file__).parents[2]
 FIELDS = TxnEventLines(source_partition=None, position=None)._fields()
 BASE = '{"position": 1, "row": %s}'
 
-needed = pytest.mark.skipif(not compiled.is_available(), reason="this installation has no compiled loop")
+needed = pytest.mark.skipif(not is_available(), reason="this installation has no compiled loop")
 
 
 def read(*values: bytes | str | None, kind: pa.DataType | None = None) -> list[dict[str, Any]] | None:
@@ -43,7 +45,7 @@ def read(*values: bytes | str | None, kind: pa.DataType | None = None) -> list[d
 def rows_of(values: pa.Array) -> list[dict[str, Any]] | None:
     """The rows that the loop reads; None if it leaves a value to Python, or is not there."""
     misfits: list[pa.Scalar] = []
-    objects = compiled.read_objects(values, FIELDS, misfits.append)
+    objects = read_objects(values, FIELDS, misfits.append)
     if objects is None or misfits or not objects[1].all():
         return None
     objects[0].validate(full=True)
@@ -122,7 +124,7 @@ def test_python_judges_only_the_values_that_are_not_plain(kind: pa.DataType) -> 
         judged_texts.append(text.decode() if isinstance(text, bytes) else text)
         return judgements[judged_texts[-1]]
 
-    objects = compiled.read_objects(pa.array(["", None, *values, "["]).cast(kind).slice(2, 100), FIELDS, judge)
+    objects = read_objects(pa.array(["", None, *values, "["]).cast(kind).slice(2, 100), FIELDS, judge)
     assert objects is not None
     table, events = objects
     table.validate(full=True)
@@ -138,7 +140,7 @@ def test_python_judges_only_the_values_that_are_not_plain(kind: pa.DataType) -> 
 def test_many_values_that_are_not_plain_are_read_another_way() -> None:
     judged_texts: list[pa.Scalar] = []
     values = pa.array(['{"t": 1}', "no"] * 10_000)
-    assert compiled.read_objects(values, FIELDS, judged_texts.append) is None
+    assert read_objects(values, FIELDS, judged_texts.append) is None
     assert len(judged_texts) < 100
 
 
@@ -171,7 +173,7 @@ EMPTY_OBJECT = {"t": None, "p": None, "m": None}
 def nested(*values: str, wrapper: str | None = "w") -> list[dict[str, Any] | None]:
     """The members of each value; None for one that is left to Python."""
     misfits: list[pa.Scalar] = []
-    objects = compiled.read_objects(pa.array([value.encode() for value in values]), NESTED, misfits.append, wrapper)
+    objects = read_objects(pa.array([value.encode() for value in values]), NESTED, misfits.append, wrapper)
     assert objects is not None
     objects[0].validate(full=True)
     rows = iter(objects[0].select(NESTED.names).to_pylist())
@@ -261,9 +263,9 @@ def test_a_schema_in_front_of_a_wrapped_object_is_recognised() -> None:
 def test_each_wrapped_object_has_a_value_with_the_same_text_around_it() -> None:
     values = ['{"s":1,"w":{}}', '{"s":2,"w":{"z":1}}', '{"s":1,"w":{"z":2}}', '{"w":{},"s":1}', '{"w":{},"s":2}',
               '{"z":1}', '{"s":2,"w":{}}', r'{"\u0073":1,"w":{}}']  # fmt: skip
-    objects = compiled.read_objects(pa.array(values), NESTED, lambda _: {}, "w")
+    objects = read_objects(pa.array(values), NESTED, lambda _: {}, "w")
     assert objects is not None
-    assert objects[0][compiled.ORIGIN].to_pylist() == [0, 1, 0, 3, 4, -1, 1, 7]
+    assert objects[0][ORIGIN].to_pylist() == [0, 1, 0, 3, 4, -1, 1, 7]
 
 
 @needed
@@ -279,7 +281,7 @@ def test_slices_of_every_text_type(kind: pa.DataType) -> None:
 @needed
 def test_columns_keep_no_more_memory_than_they_have_content() -> None:
     lines = pa.array([orjson.dumps({"type": "DATA", "row": "x" * 1000})] * 1000)
-    read_by_loop = compiled.read_objects(lines, FIELDS, lambda _: None)
+    read_by_loop = read_objects(lines, FIELDS, lambda _: None)
     assert read_by_loop is not None
     columns_read, _ = read_by_loop
     assert columns_read.get_total_buffer_size() < columns_read.nbytes + 1000
@@ -287,24 +289,24 @@ def test_columns_keep_no_more_memory_than_they_have_content() -> None:
 
 @pytest.fixture
 def forgotten() -> Iterator[None]:
-    compiled._library.cache_clear()
+    library.cache_clear()
     yield
-    compiled._library.cache_clear()
+    library.cache_clear()
 
 
 @pytest.mark.usefixtures("forgotten")
 @pytest.mark.parametrize("why", ["missing", "another version", "not a library", "unwanted"])
 def test_python_does_without_it(why: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     if why == "another version":
-        monkeypatch.setattr(compiled, "_ABI", -1)
+        monkeypatch.setattr("starrocks_txn_sink.compiled.library._ABI", -1)
     elif why == "unwanted":
-        monkeypatch.setenv(compiled.PURE, "1")
+        monkeypatch.setenv(PURE, "1")
     else:
         place = tmp_path / "_compiled.so"
         if why == "not a library":
             place.write_bytes(b"no")
-        monkeypatch.setattr(compiled, "LIBRARY", place)
-    assert not compiled.is_available()
+        monkeypatch.setattr("starrocks_txn_sink.compiled.library.LIBRARY", place)
+    assert not is_available()
     assert read(BASE % '"{}"') is None
     read_by_python = txn_events._parse_at_once(pa.array([BASE % '"{}"']), FIELDS)
     assert read_by_python is not None
@@ -339,11 +341,11 @@ def test_messages_become_columns_and_each_is_given_back_once(
 ) -> None:
     buffers = Buffers()
     messages_made = [
-        compiled.Message(error, 7, number, *buffers.place(value), *buffers.place(key), offset, None)
+        Message(error, 7, number, *buffers.place(value), *buffers.place(key), offset, None)
         for number, (error, value, key, offset) in enumerate(received)
     ]
-    time, back = TIMESTAMP(lambda at, _: compiled.Message.from_address(at).offset // 2), list[int]()
-    messages = compiled.Messages(np.array([ctypes.addressof(message) for message in messages_made], dtype=np.uintp))
+    time, back = TIMESTAMP(lambda at, _: Message.from_address(at).offset // 2), list[int]()
+    messages = Messages(np.array([ctypes.addressof(message) for message in messages_made], dtype=np.uintp))
     topics, partitions, offsets, times, values, keys_found = messages.columns(time, keys)
     rows = [(number, *row) for number, row in enumerate(received) if not row[0]]
     assert topics.tolist() == [7] * len(rows)
@@ -371,10 +373,10 @@ entries = st.lists(st.tuples(st.text(st.characters(exclude_characters="\0"), max
 def headers_of(received: list[list[tuple[bytes, bytes | None]] | int]) -> pa.Array:
     """Messages with these headers, through the loop; a number is librdkafka's answer instead of headers."""
     buffers = Buffers()
-    messages = [compiled.Message(0, None, 0, None, 0, None, 0, number, None) for number in range(len(received))]
+    messages = [Message(0, None, 0, None, 0, None, 0, number, None) for number in range(len(received))]
 
     def find(message: int, to: Any) -> int:
-        offset = compiled.Message.from_address(message).offset
+        offset = Message.from_address(message).offset
         headers = received[offset]
         to[0] = offset + 1
         return headers if isinstance(headers, int) else 0
@@ -388,7 +390,7 @@ def headers_of(received: list[list[tuple[bytes, bytes | None]] | int]) -> pa.Arr
         return 0
 
     addresses = np.array([ctypes.addressof(message) for message in messages], dtype=np.uintp)
-    return compiled.Messages(addresses).headers(HEADERS_OF(find), HEADER_AT(header))
+    return Messages(addresses).headers(HEADERS_OF(find), HEADER_AT(header))
 
 
 @needed
@@ -404,7 +406,7 @@ def test_headers_become_lists(received: list[list[tuple[str, bytes | None]] | in
 @needed
 def test_a_name_that_is_no_text_has_the_replacement_character_and_headers_that_cannot_be_read_are_an_error() -> None:
     assert headers_of([[(b"a\xffb", b"1")]]).to_pylist() == [[{"key": "a\ufffdb", "value": b"1"}]]
-    with pytest.raises(compiled.UnreadableHeaders) as raised:
+    with pytest.raises(UnreadableHeaders) as raised:
         headers_of([NO_ENTRY, [], MALFORMED])
     assert raised.value.args[0].offset == 2
 
@@ -439,7 +441,7 @@ def test_a_wheel_with_the_loop_is_for_one_platform_and_every_python(tmp_path: Pa
     assert has_library(wheel)
 
 
-@pytest.mark.parametrize("environment", [{"CC": "/there/is/no/compiler"}, {"CC": "false"}, {compiled.PURE: "1"}])
+@pytest.mark.parametrize("environment", [{"CC": "/there/is/no/compiler"}, {"CC": "false"}, {PURE: "1"}])
 def test_a_wheel_without_a_compiler_is_for_every_platform(tmp_path: Path, environment: dict[str, str]) -> None:
     wheel = build(tmp_path, **environment)
     assert wheel.name.endswith("-py3-none-any.whl")

@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from starrocks_txn_sink import compiled
 from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.intake import Mask, one_array, value_set
+from starrocks_txn_sink.compiled.rewrites import apply_rules
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options.table_rules import (
     COMMIT_TIME,
@@ -215,5 +215,5 @@ def _only(rows: pa.Array, names: Sequence[str]) -> pa.Array:
         return f"{{{members_left}}}".encode()
 
     plan = [(name.encode(), _KEEP, 0, b"", b"") for name in names]
-    output = compiled.apply_rules(rows, [plan], np.zeros(len(rows), dtype=np.int32), judge, only_named=True)
+    output = apply_rules(rows, [plan], np.zeros(len(rows), dtype=np.int32), judge, only_named=True)
     return output[0] if output is not None else pa.array([judge(number).decode() for number in range(len(rows))])

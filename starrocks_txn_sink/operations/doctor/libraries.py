@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 
-from starrocks_txn_sink import compiled
+from starrocks_txn_sink.compiled.library import is_available
 from starrocks_txn_sink.operations.doctor.target import DRIVER, Finding, Target, Topic
 
 Version = tuple[int, ...]
@@ -62,7 +62,7 @@ LEAST_JAVA_OF_SPARK_3 = 8
 def installed_versions() -> dict[str, str | None]:
     """Versions in this process by name: `python`, every library of REQUIREMENTS, the compiled loops. None: missing."""
     versions: dict[str, str | None] = {"python": ".".join(str(part) for part in sys.version_info[:3])}
-    versions[_COMPILED] = "yes" if compiled.is_available() else None
+    versions[_COMPILED] = "yes" if is_available() else None
     return versions | {need.name: _installed_version(need) for need in REQUIREMENTS}
 
 

@@ -20,7 +20,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from starrocks_txn_sink import compiled
+from starrocks_txn_sink.compiled.rewrites import write_avro
 from starrocks_txn_sink.rows.segments import Bools
 from starrocks_txn_sink.sources.formats.avro_schemas import Kind, Schema, Type
 
@@ -35,12 +35,7 @@ def write_json(
     def judge(number: int) -> bytes | None:
         return message_json(messages[number].as_buffer().to_pybytes(), schemas[schema_numbers[number]])
 
-    written = compiled.write_avro(messages, [schema.flat for schema in schemas], schema_numbers, judge)
-    if written is not None:
-        return written
-    texts = [b"" if schema < 0 else judge(number) for number, schema in enumerate(schema_numbers.tolist())]
-    fits: Bools = np.fromiter((text is not None for text in texts), dtype=bool, count=len(texts))
-    return pa.array([(text or b"").decode() for text in texts], pa.string()), fits
+    return write_avro(messages, [schema.flat for schema in schemas], schema_numbers, judge)
 
 
 def message_json(message: bytes, schema: Schema) -> bytes | None:

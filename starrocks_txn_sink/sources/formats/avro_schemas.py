@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import orjson
 
-from starrocks_txn_sink import compiled
+from starrocks_txn_sink.compiled.rewrites import AvroSchema
 
 _CONNECT: Final = "org.apache.kafka.connect.data."
 _TIME: Final = "io.debezium.time."
@@ -87,8 +87,8 @@ class Schema:
     header: int = 5
 
     @property
-    def flat(self) -> compiled.AvroSchema:
-        """The schema for `compiled.write_avro`."""
+    def flat(self) -> AvroSchema:
+        """The schema for `compiled.rewrites.write_avro`."""
         return [(type.kind, type.first, type.count, type.text) for type in self.types], self.before, self.header
 
 

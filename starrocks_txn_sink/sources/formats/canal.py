@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.assembler.rules import model
-from starrocks_txn_sink.compiled import LIST_TEXT
+from starrocks_txn_sink.compiled.objects import LIST_TEXT
 from starrocks_txn_sink.protocol.source_keys import SourceKey
 from starrocks_txn_sink.rows.segments import Bools
 from starrocks_txn_sink.sources.formats.described_tables import schema_of_types

@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from starrocks_txn_sink import compiled
 from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.verified.intake import COLLECTION
+from starrocks_txn_sink.compiled import rewrites
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options.table_rules import (
     COMMIT_TIME,
@@ -131,7 +131,7 @@ class _Rows:
         numbers = np.cumsum([rule is not None for rule in self.rules]) - 1
         plan_of = np.array([*np.where([rule is None for rule in self.rules], -1, numbers), -1], dtype=np.int32)
         rule_numbers = np.where(self.row.is_valid().to_numpy(zero_copy_only=False), plan_of[self.of_row], np.int32(-1))
-        output = compiled.apply_rules(self.row, [_flat(rule) for rule in self.rules if rule], rule_numbers, self._judge)
+        output = rewrites.apply_rules(self.row, [_flat(rule) for rule in self.rules if rule], rule_numbers, self._judge)
         if output is not None:
             return output[0]
         texts = [self._judge(number).decode() for number in np.flatnonzero(rule_numbers >= 0).tolist()]
@@ -235,7 +235,7 @@ def _dumps(value: object) -> str:
     return json.dumps(value) if _SURROGATE.search(text) else text
 
 
-def _flat(rules: RulesOfTable) -> compiled.Rules:
+def _flat(rules: RulesOfTable) -> rewrites.Rules:
     """The rules for compiled.c."""
     plan = [(name, _ODD, 0, b"", b"") for name in rules.taken]
     for name in sorted(rules.named):

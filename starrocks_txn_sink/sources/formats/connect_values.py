@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from starrocks_txn_sink import compiled
+from starrocks_txn_sink.compiled import rewrites
 from starrocks_txn_sink.coordinator.model import SEPARATOR
 from starrocks_txn_sink.rows.json_members import Number, elements_of, members, spans_of, value_at
 from starrocks_txn_sink.rows.segments import Bools
@@ -164,7 +164,7 @@ def convert_rows(
             return None
 
     flat = [_flat(plan) for plan in plans]
-    output = compiled.convert_rows(rows, flat, plan_numbers, judge)
+    output = rewrites.convert_rows(rows, flat, plan_numbers, judge)
     if output is not None:
         return output
     texts = [None if plan < 0 else judge(number) for number, plan in enumerate(plan_numbers.tolist())]
@@ -173,7 +173,7 @@ def convert_rows(
     return pc.if_else(pa.array(plan_numbers < 0), rows.cast(pa.string()), rewritten), fits
 
 
-def _flat(plan: Plan) -> compiled.Conversions:
+def _flat(plan: Plan) -> rewrites.Conversions:
     return [(name.encode(), member.kind, member.number, member.array, member.bare) for name, member in plan.items()]
 
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.verified import intake as v
-from starrocks_txn_sink.compiled import ORIGIN
+from starrocks_txn_sink.compiled.objects import ORIGIN
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.protocol.source_keys import SourceKey
 from starrocks_txn_sink.rows.json_members import members

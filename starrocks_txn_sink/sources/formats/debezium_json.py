@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from starrocks_txn_sink import compiled
 from starrocks_txn_sink.assembler.verified.intake import COLLECTION_COUNTS
+from starrocks_txn_sink.compiled import objects
 from starrocks_txn_sink.rows.json_members import members, value_at
 from starrocks_txn_sink.rows.json_objects import checked_text, read_objects
 from starrocks_txn_sink.rows.segments import Bools
@@ -100,7 +100,7 @@ def read_keys(keys: pa.Array) -> tuple[pa.Array, Bools, Indexes]:
 
     The last array has the number of a key with the same schema, -1 for a key without one or that is not sound.
     """
-    read = compiled.read_objects(keys, pa.schema([(PAYLOAD, _TEXT)]), lambda _: None)
+    read = objects.read_objects(keys, pa.schema([(PAYLOAD, _TEXT)]), lambda _: None)
     if read is None or not read[1].all():
         rows = [_row_of_key(key) for key in keys.cast(pa.large_binary()).to_pylist()]
         sound = np.fromiter((row is not None for row in rows), dtype=bool, count=len(rows))

@@ -1,6 +1,6 @@
 """Raw values, judged by pure Python: strict JSON (RFC 8259) in UTF-8, of any depth, numbers in their own digits.
 
-The compiled loop (`compiled.read_objects`) reads a subset of it.
+The compiled loop (`compiled.objects.read_objects`) reads a subset of it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from starrocks_txn_sink import compiled
-from starrocks_txn_sink.compiled import LIST_TEXT
+from starrocks_txn_sink.compiled.library import most_judgements
+from starrocks_txn_sink.compiled.objects import LIST_TEXT, ORIGIN, read_objects
 from starrocks_txn_sink.rows.json_members import Number, members
 from starrocks_txn_sink.rows.json_objects import checked_text
 from starrocks_txn_sink.rows.segments import Bools, layout
@@ -34,11 +34,11 @@ def read_members(
 ) -> tuple[pa.Table, Bools]:
     """The members `fields` of the values that are one JSON object each, and a mask of these values.
 
-    The terms are those of `compiled.read_objects`, also the column ORIGIN; a field may also be a list. Without the
-    compiled loop `other_way` reads the values, or Python one by one.
+    The terms are those of `compiled.objects.read_objects`, also the column ORIGIN; a field may also be a list. Without
+    the compiled loop `other_way` reads the values, or Python one by one.
     """
     plain = pa.schema([field.with_type(LIST_TEXT) if pa.types.is_list(field.type) else field for field in fields])
-    read = compiled.read_objects(values, plain, lambda value: judge_object(value, fields, wrapper), wrapper)
+    read = read_objects(values, plain, lambda value: judge_object(value, fields, wrapper), wrapper)
     table = None if read is None else _with_lists(read[0], fields)
     return (
         (other_way or read_one_by_one)(values, fields, wrapper) if read is None or table is None else (table, read[1])
@@ -53,7 +53,7 @@ def _with_lists(table: pa.Table, fields: pa.Schema) -> pa.Table | None:
     for number, field in enumerate(fields):
         if pa.types.is_list(field.type):
             texts = table.column(number).combine_chunks().cast(pa.string()).dictionary_encode()
-            if len(texts.dictionary) > compiled.most_judgements(len(texts)):
+            if len(texts.dictionary) > most_judgements(len(texts)):
                 return None
             try:
                 lists = [_list_of(text, field.type) for text in texts.dictionary.to_pylist()]
@@ -78,7 +78,7 @@ def read_one_by_one(values: pa.Array, fields: pa.Schema, wrapper: str | None = N
 
 def with_origins(table: pa.Table, valid: Bools) -> pa.Table:
     """The table of the `valid` values with the column ORIGIN: the number of each value itself."""
-    return table.append_column(compiled.ORIGIN, pa.array(np.flatnonzero(valid)))
+    return table.append_column(ORIGIN, pa.array(np.flatnonzero(valid)))
 
 
 def judge_object(value: pa.Scalar, fields: pa.Schema, wrapper: str | None = None) -> dict[str, Any] | None:

@@ -18,7 +18,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from starrocks_txn_sink import compiled
+from starrocks_txn_sink.compiled.rewrites import write_protobuf
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.rows.segments import Bools
 from starrocks_txn_sink.sources.formats.avro import real
@@ -87,10 +87,8 @@ class File:
 
     def _begin_with(self, messages: pa.Array, front: bytes) -> Bools:
         content = pc.binary_slice(messages, self.header, self.header + len(front))
-        found: Bools = pc.fill_null(pc.equal(content, pa.scalar(front, messages.type)), False).to_numpy(
-            zero_copy_only=False
-        )
-        return found
+        members: Bools = pc.equal(content, pa.scalar(front, messages.type)).fill_null(False).to_numpy(False)
+        return members
 
     def _front(self, content: bytes) -> bytes | None:
         """The front of a message's content, whose schema is known from here on; None for one that names no message."""
@@ -140,12 +138,7 @@ def write_json(messages: pa.Array, schemas: Sequence[Schema], schema_numbers: Nu
     def judge(number: int) -> bytes | None:
         return message_json(messages[number].as_buffer().to_pybytes(), schemas[schema_numbers[number]])
 
-    written = compiled.write_protobuf(messages, [schema.flat for schema in schemas], schema_numbers, judge)
-    if written is not None:
-        return written
-    texts = [b"" if schema < 0 else judge(number) for number, schema in enumerate(schema_numbers.tolist())]
-    fits: Bools = np.fromiter((text is not None for text in texts), dtype=bool, count=len(texts))
-    return pa.array([(text or b"").decode() for text in texts], pa.string()), fits
+    return write_protobuf(messages, [schema.flat for schema in schemas], schema_numbers, judge)
 
 
 # --- one message ---

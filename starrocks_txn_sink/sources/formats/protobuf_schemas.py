@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from starrocks_txn_sink import compiled
+from starrocks_txn_sink.compiled.rewrites import ProtobufSchema
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -96,8 +96,8 @@ class Schema:
     header: int = 6
 
     @property
-    def flat(self) -> compiled.ProtobufSchema:
-        """The schema for `compiled.write_protobuf`."""
+    def flat(self) -> ProtobufSchema:
+        """The schema for `compiled.rewrites.write_protobuf`."""
         fields = [
             (field.number, field.kind, field.label, field.first, field.count, field.oneof, field.text)
             for field in self.fields

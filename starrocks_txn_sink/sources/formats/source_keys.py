@@ -1,8 +1,8 @@
 """The keys of source tables, as the keys of their messages show them: the names in each, never a value.
 
 The converter's schema stands in front of a key's values and is the same text for all keys of a table, so Python reads
-it once. Keys without a schema are compared by their shape (`compiled.Shapes`). A key that is no object of JSON, such as
-a single value that a transform has taken out, says nothing.
+it once. Keys without a schema are compared by their shape (`compiled.objects.Shapes`). A key that is no object of JSON,
+such as a single value that a transform has taken out, says nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.assembler.verified.intake import SNAPSHOT
-from starrocks_txn_sink.compiled import Shapes
+from starrocks_txn_sink.compiled.objects import Shapes
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.protocol.source_keys import SourceKey
 from starrocks_txn_sink.sources.formats.connect_types import key_names

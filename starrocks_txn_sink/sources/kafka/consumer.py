@@ -16,11 +16,12 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import Consumer as Client, KafkaError, KafkaException, TopicPartition, cimpl
 
-from starrocks_txn_sink import compiled
+from starrocks_txn_sink.compiled.library import Functions, declare, is_available
+from starrocks_txn_sink.compiled.messages import HEADER, Message, Messages, UnreadableHeaders
 from starrocks_txn_sink.errors import SourceDamaged
 from starrocks_txn_sink.sources.balanced.plan import KafkaPartition
 
-HEADERS: Final = pa.list_(compiled.HEADER)
+HEADERS: Final = pa.list_(HEADER)
 Integers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 
 # methodcaller keeps the loop over messages in C code: there are hundreds of thousands of messages a second.
@@ -78,7 +79,7 @@ class Consumer(Protocol):
 
 def open_consumer(config: Mapping[str, Any]) -> Consumer:
     """A consumer with librdkafka's settings: a NativeConsumer if this process has the compiled loop."""
-    if compiled.is_available() and _librdkafka() is not None:
+    if is_available() and _librdkafka() is not None:
         return NativeConsumer(config)
     return ObjectConsumer(Client(dict(config)))
 
@@ -152,7 +153,7 @@ class _Partition(ctypes.Structure):
 
 
 _POINTER, _INT, _TEXT = ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p
-_FUNCTIONS: Final[compiled.Functions] = {
+_FUNCTIONS: Final[Functions] = {
     "conf_new": (_POINTER, ()),
     "conf_set": (_INT, (_POINTER, _TEXT, _TEXT, _TEXT, ctypes.c_size_t)),
     "conf_destroy": (None, (_POINTER,)),
@@ -183,7 +184,7 @@ def _librdkafka() -> Any:
     """The functions of the library that the Python client brings; None where it hides them."""
     library = ctypes.CDLL(cimpl.__file__)
     try:
-        compiled.declare(library, "rd_kafka_", _FUNCTIONS)
+        declare(library, "rd_kafka_", _FUNCTIONS)
     except AttributeError:
         return None
     return library
@@ -231,7 +232,7 @@ class NativeConsumer:
         pointers = np.empty(most, dtype=np.uintp)
         milliseconds = round(1000 * seconds)
         count = self._lib.rd_kafka_consume_batch_queue(self._queue, milliseconds, pointers.ctypes.data, most)
-        messages = compiled.Messages(pointers[: max(count, 0)])
+        messages = Messages(pointers[: max(count, 0)])
         try:
             columns = messages.columns(self._lib.rd_kafka_message_timestamp, keys)
             problems = list(map(self._problem, messages.errors(), messages.rows_before_errors()))
@@ -257,16 +258,16 @@ class NativeConsumer:
                 self._codes[address] = self._names.index(self._lib.rd_kafka_topic_name(address).decode())
         return np.array([self._codes[address] for address in unique.tolist()], dtype=np.int64)[inverse]
 
-    def _headers(self, messages: compiled.Messages) -> pa.Array:
+    def _headers(self, messages: Messages) -> pa.Array:
         try:
             return messages.headers(self._lib.rd_kafka_message_headers, self._lib.rd_kafka_header_get_all)
-        except compiled.UnreadableHeaders as unreadable:
+        except UnreadableHeaders as unreadable:
             (message,) = unreadable.args
             topic = self._lib.rd_kafka_topic_name(message.topic).decode()
             place = {"topic": topic, "partition": message.partition, "offset": message.offset}
             raise SourceDamaged("The headers of a Kafka message cannot be read.", **place) from None
 
-    def _problem(self, message: compiled.Message, rows_before: int) -> Problem:
+    def _problem(self, message: Message, rows_before: int) -> Problem:
         topic = self._lib.rd_kafka_topic_name(message.topic).decode() if message.topic else None
         text = ctypes.string_at(message.value, message.value_size).decode(errors="replace") if message.value else None
         error = KafkaError(message.error, text, message.error == KafkaError._FATAL)

@@ -17,7 +17,8 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from starrocks_txn_sink import compiled
+from starrocks_txn_sink.compiled.library import is_available
+from starrocks_txn_sink.compiled.rewrites import write_avro
 from starrocks_txn_sink.sources.formats import avro
 from starrocks_txn_sink.sources.formats.avro_schemas import Schema, read_schema
 from tests.support.depth import scaled
@@ -134,7 +135,7 @@ def test_what_fastavro_writes_is_read(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(scaled(100)))
 def test_the_loop_and_python_judge_alike(seed: int) -> None:
     """Messages with wrong bytes, cut ones, and those with more behind them."""
-    if not compiled.is_available():
+    if not is_available():
         pytest.skip("without the compiled loops there is nothing to compare")
     feed = Feed(seed)
     schema = {"type": "record", "name": "Whole", "fields": [{"name": "a", "type": feed.schema()}]}
@@ -144,7 +145,7 @@ def test_the_loop_and_python_judge_alike(seed: int) -> None:
         for _ in range(feed.random.randrange(3)):
             content.insert(feed.random.randrange(5, len(content) + 1), feed.random.randrange(256))
         wrong = bytes(content[: feed.random.randrange(5, len(content) + 1)])
-        result = compiled.write_avro(pa.array([wrong]), [read.flat], np.zeros(1, np.int32), lambda _: b"asked")
+        result = write_avro(pa.array([wrong]), [read.flat], np.zeros(1, np.int32), lambda _: b"asked")
         assert result is not None
         by_python = avro.message_json(wrong, read)
         assert result[0][0].as_py() == ("asked" if by_python is None else by_python.decode())

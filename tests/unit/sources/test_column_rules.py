@@ -14,7 +14,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
-from starrocks_txn_sink import TableRules, compiled
+from starrocks_txn_sink import TableRules
+from starrocks_txn_sink.compiled import library as loops
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.options.table_rules import RuleSet, rules_of
 from starrocks_txn_sink.rows.columns import UNCHANGED
@@ -214,13 +215,13 @@ def test_the_hash_is_the_same_without_the_processors_instructions(
     if compiler is None:
         pytest.skip("no C compiler")
     library = tmp_path / "plain.so"
-    source = compiled.LIBRARY.with_name("compiled.c")
+    source = loops.LIBRARY.with_name("compiled.c")
     flags = ["-std=c11", "-O1", "-shared", "-fPIC", "-DPLAIN_SHA"]
     subprocess.run([compiler, *flags, "-o", str(library), str(source)], check=True)
-    monkeypatch.setattr(compiled, "LIBRARY", library)
-    compiled._library.cache_clear()
+    monkeypatch.setattr(loops, "LIBRARY", library)
+    loops.library.cache_clear()
     try:
-        assert compiled.is_available()
+        assert loops.is_available()
         test_the_hash_is_that_of_all_lengths()
     finally:
-        compiled._library.cache_clear()
+        loops.library.cache_clear()

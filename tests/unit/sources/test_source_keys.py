@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
-from starrocks_txn_sink import compiled
+from starrocks_txn_sink.compiled.library import is_available
 from starrocks_txn_sink.protocol.source_keys import SourceKey
 from starrocks_txn_sink.sources.formats import connect_types, source_keys as formats
 from starrocks_txn_sink.sources.formats.source_keys import source_keys
@@ -90,7 +90,7 @@ def test_few_of_many_keys_are_read_in_python(form: str, names: Any, monkeypatch:
     keys = pa.array([form.format(number).encode() for number in range(100)])
     texts = (pa.array([text] * len(keys)) for text in ("c", "shop", "public.a", "a"))
     assert source_keys(keys, *texts) == ({("shop", "public.a", "a", names)} if names else set())
-    assert len(read) <= 1 or not (form.startswith('{{"schema":{{') or compiled.is_available())
+    assert len(read) <= 1 or not (form.startswith('{{"schema":{{') or is_available())
 
 
 def test_keys_may_be_strings_and_have_many_schemas() -> None:

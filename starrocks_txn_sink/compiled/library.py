@@ -1,0 +1,145 @@
+"""Compiled loops over JSON, and messages of Kafka, Avro and Protobuf (`compiled.c`), where the installation has them.
+
+The loops are optional: a wheel for a platform brings them, and a source tree with a C compiler builds them
+(`tools/compile.py`). Without them everything works more slowly, with the same results: the C parser takes only plain
+values, and leaves the judgement of all others to Python (`sources.formats`). ctypes releases the GIL while C runs.
+"""
+
+import ctypes
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+LIBRARY: Final = Path(__file__).parents[1] / "_compiled.so"
+PURE: Final = "STARROCKS_TXN_SINK_PURE"
+"""The environment variable that turns the compiled loops off, with the value 1."""
+_ABI: Final = 13  # that of compiled.c; a library with another number is not used
+MOST_BYTES: Final = (1 << 31) - (1 << 16)  # offsets of 32 bits
+_FREE_JUDGEMENTS: Final = 64
+_VALUES_A_JUDGEMENT: Final = 16
+"""Python judges a value at 50 times the cost of the loop. Where it would judge more than one in 16, a batch is read
+faster without the loop; the first 64 say nothing yet about the share."""
+
+
+def most_judgements(values: int) -> int:
+    """How many judgements by Python are worth it among so many values."""
+    return _FREE_JUDGEMENTS + values // _VALUES_A_JUDGEMENT
+
+
+TEXTS: Final = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
+TEXT, WHOLE, STRING, OBJECT, LIST = range(5)  # the kinds of compiled.c
+
+Functions = Mapping[str, tuple[Any, Sequence[Any]]]
+"""The functions of a C library by name: the type of the result, and those of the arguments."""
+
+
+class Column(ctypes.Structure):
+    """The struct `Column` of compiled.c, which ends with the fields of its struct `Binary` (`ends` to `nulls`)."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("name_size", ctypes.c_int64),
+        ("kind", ctypes.c_int64),
+        ("first", ctypes.c_int64),
+        ("members", ctypes.c_int64),
+        ("ends", ctypes.c_void_p),
+        ("data", ctypes.c_void_p),
+        ("valid", ctypes.c_void_p),
+        ("nulls", ctypes.c_int64),
+    )
+
+
+def is_available() -> bool:
+    """Whether this process uses the compiled loops."""
+    return os.environ.get(PURE) != "1" and library() is not None
+
+
+@cache
+def library() -> Any:
+    """The compiled loops; None where this process cannot use them."""
+    try:
+        loops = ctypes.CDLL(str(LIBRARY))
+        abi = loops.txn_sink_abi()
+    except (OSError, AttributeError):  # not there, in a zip file, or of another platform
+        return None
+    if abi != _ABI:
+        return None
+    declare(loops, "txn_sink_", _FUNCTIONS)
+    return loops
+
+
+_POINTER, _NUMBER = ctypes.c_void_p, ctypes.c_int64
+_REWRITE: Final = (
+    *(_POINTER, ctypes.c_int32, *[_POINTER] * 3, _NUMBER),
+    *(_POINTER, _NUMBER, ctypes.POINTER(_NUMBER), _POINTER, _NUMBER),
+)
+_FUNCTIONS: Final[Functions] = {
+    "read": (
+        _NUMBER,
+        (
+            *(_POINTER, ctypes.c_int32, *[_POINTER] * 2, _NUMBER, ctypes.POINTER(Column), _NUMBER, _NUMBER),
+            *(ctypes.c_char_p, _POINTER, _NUMBER, _POINTER),
+        ),
+    ),
+    "convert": (_NUMBER, _REWRITE),
+    "apply_rules": (_NUMBER, _REWRITE),
+    "avro": (_NUMBER, _REWRITE),
+    "protobuf": (_NUMBER, _REWRITE),
+    "new_shapes": (
+        _NUMBER,
+        (
+            *(_POINTER, ctypes.c_int32, _POINTER, _POINTER, ctypes.c_int32, _POINTER, _NUMBER),
+            *(_POINTER, _NUMBER, _POINTER, _POINTER),
+        ),
+    ),
+    "messages": (_NUMBER, (_POINTER, _NUMBER, *[_POINTER] * 3)),
+    "take": (None, (_POINTER, _NUMBER, *[_POINTER] * 7)),
+    "headers": (_NUMBER, (_POINTER, _NUMBER, *[_POINTER] * 6)),
+    "destroy": (None, (_POINTER, _NUMBER, _POINTER)),
+}
+
+
+def declare(library: ctypes.CDLL, prefix: str, functions: Functions) -> None:
+    """Tell ctypes the types of a library's functions; AttributeError for a function that it does not have."""
+    for name, (result, arguments) in functions.items():
+        function = getattr(library, prefix + name)
+        function.restype, function.argtypes = result, arguments
+
+
+class Buffers:
+    """Buffers of a column of whole numbers, structs or texts of `size` bytes; pyarrow.ArrowCapacityError for 2 GiB."""
+
+    def __init__(self, kind: pa.DataType, rows: int, size: int) -> None:
+        self._kind = kind
+        texts = kind != pa.int64() and not pa.types.is_struct(kind)
+        if texts and size > MOST_BYTES:
+            raise pa.ArrowCapacityError(f"{size} bytes in one column")
+        self._valid = pa.py_buffer(bytearray((rows + 7) // 8))
+        self._ends = pa.allocate_buffer(4 * (rows + 1)) if texts else None
+        self._data = pa.allocate_buffer(size if texts else 8 * rows, resizable=True)
+
+    def column(self, kind: int = TEXT, name: bytes = b"", first: int = 0, members: int = 0) -> Column:
+        ends = self._ends and self._ends.address
+        return Column(name, len(name), kind, first, members, ends, self._data.address, self._valid.address, 0)
+
+    def array(self, nulls: int, rows: int, children: Sequence[pa.Array] = ()) -> pa.Array:
+        """The column filled with `rows` values, `nulls` of them NULL; frees the unused part of its buffer."""
+        valid = self._valid if nulls else None
+        if pa.types.is_struct(self._kind):
+            return pa.Array.from_buffers(self._kind, rows, [valid], nulls, children=list(children))
+        if self._ends is None:
+            return pa.Array.from_buffers(self._kind, rows, [valid, self._data], nulls)
+        used_bytes = int.from_bytes(self._ends[4 * rows : 4 * rows + 4], sys.byteorder)
+        if used_bytes < self._data.size:
+            self._data.resize(used_bytes, shrink_to_fit=True)
+        return pa.Array.from_buffers(self._kind, rows, [valid, self._ends, self._data], nulls)
+
+    def lists(self, nulls: int, rows: int, entries: pa.Array) -> pa.Array:
+        """The column filled with the ends of `rows` lists of `entries`, `nulls` of them NULL."""
+        valid = self._valid if nulls else None
+        return pa.Array.from_buffers(pa.list_(entries.type), rows, [valid, self._ends], nulls, children=[entries])

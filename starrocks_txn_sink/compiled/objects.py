@@ -1,0 +1,172 @@
+"""The members of JSON objects as columns, and the shapes of such objects, by the compiled loops."""
+
+import ctypes
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from starrocks_txn_sink.compiled.library import (
+    LIST,
+    MOST_BYTES,
+    OBJECT,
+    STRING,
+    TEXT,
+    TEXTS,
+    WHOLE,
+    Buffers,
+    Column,
+    is_available,
+    library,
+    most_judgements,
+)
+from starrocks_txn_sink.rows.segments import Bools, bounds_of
+
+_SHAPES: Final = 1 << 13  # many more than a micro-batch has, unless rows leave members out at random
+ORIGIN: Final = "origin"
+LIST_TEXT: Final = pa.binary()
+"""The type of a field that is the JSON of an array, for `read_objects`."""
+
+Judge = Callable[[pa.Scalar], Mapping[str, Any] | None]
+"""Reads one value by Python: its fields, or None if it is malformed."""
+
+
+def read_objects(
+    values: pa.Array, fields: pa.Schema, judge: Judge, wrapper: str | None = None
+) -> tuple[pa.Table, Bools] | None:
+    """The members `fields` of the values that are one JSON object each, and which values these are.
+
+    A field is a whole number, or a text: the content of a string, or the JSON of another value; with LIST_TEXT the JSON
+    of an array. A struct is an object with such members, of which a text is a string. If a value has an object under
+    the name `wrapper`, the fields are this object's members. With a wrapper the table has a further column ORIGIN: the
+    number of a value that has the same text around its object, -1 for a value without such an object.
+
+    Left out are NULL and the values that `judge` refuses. It is asked about each value that is not plain: malformed,
+    with an escape in a name or a lone surrogate, or nested deeper than 64. None without the compiled loop, if so many
+    values are not plain that another way is faster, and for a list without room.
+    """
+    if not is_available() or not len(values) or values.type not in TEXTS:
+        return None
+    bounds, data = bounds_of(values), values.buffers()[2]
+    size = int(bounds[-1] - bounds[0])
+    if data is None or size > MOST_BYTES:
+        return None
+    reading = _Reading(fields, len(values), size + library().txn_sink_slack(), wrapper)
+    events: Bools = np.ones(len(values), dtype=bool)
+    if values.null_count:
+        events = values.is_valid().to_numpy(zero_copy_only=False).copy()
+    place = bounds.ctypes.data, bounds.itemsize == 8, data.address, events.ctypes.data, len(values)
+    at = judgements = 0
+    while (at := reading.read(*place, at)) < len(values):
+        judgements += 1
+        if judgements > most_judgements(at):
+            return None
+        event = judge(values[at])
+        if event is None:
+            events[at] = False
+        elif not reading.add(event, at, int(bounds[at + 1] - bounds[at])):
+            return None
+        at += 1
+    return reading.table(), events
+
+
+class _Reading:
+    """The columns of `fields` with room for `rows` rows, and for `size` bytes in each column of texts."""
+
+    def __init__(self, fields: pa.Schema, rows: int, size: int, wrapper: str | None) -> None:
+        self._fields, self._rows, self._wrapper = fields, 0, wrapper and wrapper.encode()
+        self._lists = [field.name for field in fields if field.type == LIST_TEXT]
+        self._tree = _tree_of(fields)
+        self._buffers = [Buffers(field.type, rows, size) for field, _, _ in self._tree]
+        columns = list[Column]()
+        for number, ((field, first, members), buffers) in enumerate(zip(self._tree, self._buffers, strict=True)):
+            columns.append(buffers.column(_kind(field.type, number < len(fields)), field.name.encode(), first, members))
+        self._columns = (Column * len(columns))(*columns)
+        self._origins = np.empty(rows if wrapper else 0, dtype=np.int64)
+
+    def read(self, bounds: Any, wide: bool, data: Any, fields_wanted: Any, values: int, at: int) -> int:
+        """Add the `fields_wanted` of `values` from number `at` on; returns the first value that is not plain."""
+        place = ctypes.c_int64(at)
+        columns = self._columns, len(self._columns), len(self._fields), self._wrapper, self._origins.ctypes.data
+        arguments = bounds, wide, data, fields_wanted, values, *columns, self._rows
+        self._rows = library().txn_sink_read(*arguments, ctypes.byref(place))
+        return place.value
+
+    def add(self, event: Mapping[str, Any], number: int, size: int) -> bool:
+        """Add the fields of value `number` of the batch, which has `size` bytes.
+
+        False for one without room, and for a list that is not plain. A text is never longer than its value. A list may
+        be: in the event its objects have all members. It may also be its own JSON.
+        """
+        lists = {name: event.get(name) for name in self._lists}
+        texts = {name: orjson.Fragment(text) for name, text in lists.items() if isinstance(text, str)}
+        if any(len(orjson.dumps(value)) > size for value in (lists | texts).values()):
+            return False
+        plain = orjson.dumps({**event, **texts})
+        if self.read((ctypes.c_int64 * 2)(0, len(plain)), True, plain, b"\1", 1, 0) != 1:
+            if texts:
+                return False
+            raise AssertionError("The compiled loop refuses the plain form of an event.")
+        if self._wrapper:
+            self._origins[self._rows - 1] = number
+        return True
+
+    def table(self) -> pa.Table:
+        arrays = [self._array(number) for number in range(len(self._fields))]
+        table = pa.Table.from_arrays(arrays, schema=self._fields)
+        return table.append_column(ORIGIN, pa.array(self._origins[: self._rows])) if self._wrapper else table
+
+    def _array(self, number: int) -> pa.Array:
+        _, first, members = self._tree[number]
+        children = [self._array(first + member) for member in range(members)]
+        return self._buffers[number].array(self._columns[number].nulls, self._rows, children)
+
+
+def _tree_of(fields: pa.Schema) -> list[tuple[pa.Field, int, int]]:
+    """The fields, then their members, then the members of these; each with the place and the number of its members."""
+    tree = [(field, 0, 0) for field in fields]
+    number = 0
+    while number < len(tree):
+        field = tree[number][0]
+        if pa.types.is_struct(field.type):
+            tree[number] = field, len(tree), len(field.type)
+            tree += [(member, 0, 0) for member in field.type]
+        number += 1
+    return tree
+
+
+def _kind(kind: pa.DataType, outermost: bool) -> int:
+    """The kind in compiled.c of a column of this type."""
+    if pa.types.is_struct(kind):
+        return OBJECT
+    if kind == LIST_TEXT:
+        return LIST
+    return WHOLE if kind == pa.int64() else TEXT if outermost else STRING
+
+
+class Shapes:
+    """The shapes of JSON rows that were met: a row's table and its names, in their order and spelling.
+
+    Beyond half of `most` (a power of 2) no further shape is remembered, so its rows are new each time.
+    """
+
+    def __init__(self, most: int = _SHAPES) -> None:
+        self._seen, self._used = np.zeros(most, dtype=np.uint64), ctypes.c_int64()
+
+    def new_rows(self, tables: pa.Array, payload: pa.Array) -> list[int] | None:
+        """Numbers of the rows with a new shape, and of those that are not one plain object; None without the loop."""
+        if not is_available() or payload.type not in TEXTS or tables.type not in TEXTS:
+            return None
+        texts = [(bounds_of(column), column.buffers()[2]) for column in (payload, tables)]
+        if any(data is None for _, data in texts):
+            return None
+        places = np.empty(len(payload), dtype=np.int64)
+        arguments = (
+            part for bounds, data in texts for part in (bounds.ctypes.data, bounds.itemsize == 8, data.address)
+        )
+        table_arguments = self._seen.ctypes.data, len(self._seen) - 1, ctypes.byref(self._used)
+        count = library().txn_sink_new_shapes(*arguments, len(payload), *table_arguments, places.ctypes.data)
+        numbers: list[int] = places[:count].tolist()
+        return numbers

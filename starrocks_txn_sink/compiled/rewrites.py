@@ -1,0 +1,239 @@
+"""JSON rows rewritten, and messages of Avro and Protobuf written as JSON, by the compiled loops."""
+
+import ctypes
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from starrocks_txn_sink.compiled.library import MOST_BYTES, TEXTS, is_available, library, most_judgements
+from starrocks_txn_sink.rows.segments import Bools, bounds_of
+
+
+class _Conversion(ctypes.Structure):
+    """The struct `Conversion` of compiled.c."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("name_size", ctypes.c_int64),
+        ("kind", ctypes.c_int64),
+        ("number", ctypes.c_int64),
+        ("array", ctypes.c_int64),
+        ("bare", ctypes.c_int64),
+    )
+
+
+class _Rule(ctypes.Structure):
+    """The struct `Rule` of compiled.c."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("name_size", ctypes.c_int64),
+        ("kind", ctypes.c_int64),
+        ("number", ctypes.c_int64),
+        ("text", ctypes.c_char_p),
+        ("text_size", ctypes.c_int64),
+        ("to", ctypes.c_char_p),
+        ("to_size", ctypes.c_int64),
+    )
+
+
+class _Plan(ctypes.Structure):
+    """The struct `Plan` of compiled.c."""
+
+    _fields_ = (("members", ctypes.c_void_p), ("count", ctypes.c_int64), ("only_named", ctypes.c_int64))
+
+
+def _conversion(member: tuple[bytes, int, int, bool, bool]) -> _Conversion:
+    name, *numbers = member
+    return _Conversion(name, len(name), *numbers)
+
+
+def _rule(member: tuple[bytes, int, int, bytes, bytes]) -> _Rule:
+    name, kind, number, text, to = member
+    return _Rule(name, len(name), kind, number, text, len(text), to, len(to))
+
+
+Conversions = Sequence[tuple[bytes, int, int, bool, bool]]
+"""The members of rows: the name, the kind in compiled.c, its number, whether it is an array, and whether it is bare."""
+
+Rules = Sequence[tuple[bytes, int, int, bytes, bytes]]
+"""The members of rows: the name, the kind in compiled.c, its number, its text, and the new name with a colon."""
+
+_Numbers = np.ndarray[Any, np.dtype[np.int32]]
+_JudgeRow = Callable[[int], bytes | None]
+
+
+def convert_rows(
+    rows: pa.Array, plans: Sequence[Conversions], plan_numbers: _Numbers, judge: _JudgeRow
+) -> tuple[pa.Array, Bools] | None:
+    """JSON rows with their values rewritten, and which rows fit their plans; the others are empty.
+
+    `plan_numbers` has each row's plan, -1 for a row that stays as it is, also for NULL. `judge` is asked about
+    each row that is not plain, by its number: the row rewritten, None if it does not fit. None as in `read_objects`.
+    """
+    return _rewrite(
+        "convert", rows, _plans(_Conversion, (map(_conversion, plan) for plan in plans)), plan_numbers, judge
+    )
+
+
+def apply_rules(
+    rows: pa.Array, plans: Sequence[Rules], plan_numbers: _Numbers, judge: _JudgeRow, *, only_named: bool = False
+) -> tuple[pa.Array, Bools] | None:
+    """JSON rows with their members left out, renamed and masked, or `only_named` ones; see `convert_rows`."""
+    all_plans = _plans(_Rule, (map(_rule, plan) for plan in plans), only_named=only_named)
+    return _rewrite("apply_rules", rows, all_plans, plan_numbers, judge)
+
+
+def _plans(
+    kind: type[ctypes.Structure], plans: Iterable[Iterable[ctypes.Structure]], *, only_named: bool = False
+) -> Any:
+    """The structs `Plan` of compiled.c, each with its members."""
+    members = [(kind * len(plan))(*plan) for plan in map(tuple, plans)]
+    plan_array: Any = (_Plan * len(members))(
+        *(_Plan(ctypes.addressof(plan), len(plan), only_named) for plan in members)
+    )
+    plan_array.members = members  # they live as long as what points to them
+    return plan_array
+
+
+class _AvroType(ctypes.Structure):
+    """The struct `AvroType` of compiled.c."""
+
+    _fields_ = (
+        ("kind", ctypes.c_int64),
+        ("first", ctypes.c_int64),
+        ("count", ctypes.c_int64),
+        ("text", ctypes.c_char_p),
+        ("text_size", ctypes.c_int64),
+    )
+
+
+class _MessageSchema(ctypes.Structure):
+    """The structs `AvroSchema` and `ProtoSchema` of compiled.c."""
+
+    _fields_ = (
+        ("parts", ctypes.c_void_p),
+        ("before", ctypes.c_char_p),
+        ("before_size", ctypes.c_int64),
+        ("header", ctypes.c_int64),
+    )
+
+
+AvroTypes = Sequence[tuple[int, int, int, bytes]]
+"""The types of a schema: the kind in compiled.c, the number of the first part, the count of parts, and the text."""
+
+AvroSchema = tuple[AvroTypes, bytes, int]
+"""The types, the text in front of the JSON (an object that ends behind it), and the bytes in front of a value."""
+
+
+def write_avro(
+    messages: pa.Array, schemas: Sequence[AvroSchema], schema_numbers: _Numbers, judge: _JudgeRow
+) -> tuple[pa.Array, Bools]:
+    """Messages of Avro behind a schema's number, as JSON, and which of them fit their schemas; the others are empty.
+
+    A message with -1 gives an empty text. `judge` is asked as `convert_rows` does, without the compiled loop about all.
+    """
+    return _write_by_schemas("avro", _AvroType, messages, schemas, schema_numbers, judge)
+
+
+class _ProtoField(ctypes.Structure):
+    """The struct `ProtoField` of compiled.c."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("number", "kind", "label", "first", "count", "oneof")),
+        ("text", ctypes.c_char_p),
+        ("text_size", ctypes.c_int64),
+    )
+
+
+ProtobufSchema = tuple[Sequence[tuple[int, int, int, int, int, int, bytes]], bytes, int]
+"""The fields as `ProtoField` has them; the text in front and the bytes in front as in AvroSchema."""
+
+
+def write_protobuf(
+    messages: pa.Array, schemas: Sequence[ProtobufSchema], schema_numbers: _Numbers, judge: _JudgeRow
+) -> tuple[pa.Array, Bools]:
+    """Messages of Protobuf as JSON; the terms are those of `write_avro`."""
+    return _write_by_schemas("protobuf", _ProtoField, messages, schemas, schema_numbers, judge)
+
+
+def _write_by_schemas(
+    function: str,
+    kind_of_part: type[ctypes.Structure],
+    messages: pa.Array,
+    schemas: Sequence[tuple[Sequence[tuple[Any, ...]], bytes, int]],
+    schema_numbers: _Numbers,
+    judge: _JudgeRow,
+) -> tuple[pa.Array, Bools]:
+    """What a loop, or `judge` alone, writes for messages by schemas of such parts, which end in a text."""
+    parts = [
+        (kind_of_part * len(parts))(*(kind_of_part(*numbers, text, len(text)) for *numbers, text in parts))
+        for parts, *_ in schemas
+    ]
+    pairs = zip(parts, schemas, strict=True)
+    schema_array = (_MessageSchema * len(schemas))(
+        *(_MessageSchema(ctypes.addressof(part), before, len(before), header) for part, (_, before, header) in pairs)
+    )
+    before = sum(len(text) for _, text, _ in schemas) // max(len(schemas), 1)
+    room = 3 * messages.nbytes + before * len(messages)
+    written = _rewrite(function, messages, schema_array, schema_numbers, judge, room)
+    if written is not None:
+        return written
+    texts = [b"" if schema < 0 else judge(number) for number, schema in enumerate(schema_numbers.tolist())]
+    fits: Bools = np.fromiter((text is not None for text in texts), dtype=bool, count=len(texts))
+    return pa.array([(text or b"").decode() for text in texts], pa.string()), fits
+
+
+def _rewrite(
+    function: str, rows: pa.Array, plan_array: Any, plan_numbers: _Numbers, judge: _JudgeRow, room: int = 0
+) -> tuple[pa.Array, Bools] | None:
+    """What a loop writes for each row; `room` bytes may be enough."""
+    if not is_available() or not len(rows) or rows.type not in TEXTS:
+        return None
+    bounds, data = bounds_of(rows), rows.buffers()[2]
+    size = int(bounds[-1] - bounds[0])
+    if data is None or size > MOST_BYTES:
+        return None
+    rewrite = getattr(library(), f"txn_sink_{function}")
+    plan_numbers = np.ascontiguousarray(plan_numbers, dtype=np.int32)
+    room, used_bytes = min(max(room, size + size // 4) + _LEAST_ROOM, MOST_BYTES), ctypes.c_int64()
+    output, ends = pa.allocate_buffer(room, resizable=True), np.zeros(len(rows) + 1, dtype=np.int32)
+    fits: Bools = np.ones(len(rows), dtype=bool)
+    text = bounds.ctypes.data, bounds.itemsize == 8, data.address, plan_array, plan_numbers.ctypes.data, len(rows)
+    at = judgements = 0
+    while True:
+        at = rewrite(*text, output.address, room, ctypes.byref(used_bytes), ends.ctypes.data, at)
+        if at == len(rows):
+            break
+        if at < 0:
+            at, room = -1 - at, _more_room(output, room + 1)
+            continue
+        judgements += 1
+        if judgements > most_judgements(at):
+            return None
+        row = judge(at)
+        fits[at] = row is not None
+        if row:
+            room = _more_room(output, used_bytes.value + len(row))
+            ctypes.memmove(output.address + used_bytes.value, row, len(row))
+            used_bytes.value += len(row)
+        at += 1
+        ends[at] = used_bytes.value
+    output.resize(used_bytes.value, shrink_to_fit=True)
+    valid = pa.array(rows.is_valid()).buffers()[1] if rows.null_count else None
+    buffers = [valid, pa.py_buffer(ends), output]
+    return pa.Array.from_buffers(pa.string(), len(rows), buffers, rows.null_count), fits
+
+
+_LEAST_ROOM: Final = 1 << 12  # more than compiled.c needs for one value
+
+
+def _more_room(buffer: pa.ResizableBuffer, least: int) -> int:
+    """Make the buffer large enough for `least` bytes and keep what it has; returns its size. It doubles at least."""
+    if least > MOST_BYTES:
+        raise pa.ArrowCapacityError(f"{least} bytes in one column")
+    if least > buffer.size:
+        buffer.resize(min(max(2 * buffer.size, least), MOST_BYTES))
+    return int(buffer.size)
