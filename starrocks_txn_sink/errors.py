@@ -6,9 +6,10 @@ or secrets. Errors can be pickled, because Spark sends them from executors to th
 
 from __future__ import annotations
 
+import difflib
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Final
 
 _UNPRINTABLE = re.compile(
@@ -23,6 +24,15 @@ def printable(text: str) -> str:
     stay.
     """
     return _UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
+
+
+_ALIKE: Final = 0.65  # below, a suggestion misleads: `format` is no misspelt `compact`
+
+
+def did_you_mean(name: str, names: Iterable[str], otherwise: str = "") -> str:
+    """The advice for a name that is none of `names`: the most similar one, `otherwise` if none is alike."""
+    near = difflib.get_close_matches(name, names, n=1, cutoff=_ALIKE)
+    return f"Did you mean {near[0]}?" if near else otherwise
 
 
 class Transient:

@@ -1,13 +1,12 @@
 """How the public names behave: loaded on first use, and with a hint for a misspelt argument."""
 
-import difflib
 import functools
 import inspect
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, TypeVar
 
-from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.errors import OptionError, did_you_mean
 
 C = TypeVar("C", bound=Callable[..., Any])
 
@@ -47,8 +46,7 @@ def suggests_arguments(kind: C) -> C:
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
         for name in kwargs.keys() - parameter_names:
-            near = difflib.get_close_matches(name, parameter_names, n=1)
-            hint = f"Did you mean {near[0]}?" if near else f"help({kind.__name__}) lists its arguments."
+            hint = did_you_mean(name, parameter_names, f"help({kind.__name__}) lists its arguments.")
             raise OptionError(f"{kind.__name__} has no argument {name!r}.", hint=hint)
         return function(*args, **kwargs)
 

@@ -4,13 +4,12 @@ FLINK_OPTIONS and SPARK_OPTIONS map each name to one of the sink's options, or t
 effect. `translate` reads them for `SinkOptions.values_of`; docs/guides/migration.md is generated from them.
 """
 
-import difflib
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.errors import OptionError, did_you_mean
 from starrocks_txn_sink.options.declarations import OptionKind, refusal
 from starrocks_txn_sink.options.enums import COMPRESSIONS, Compression
 from starrocks_txn_sink.telemetry import get_logger
@@ -344,6 +343,6 @@ def _as_text(value: Any) -> str:
 
 def unknown_option(name: str, names: list[str]) -> OptionError:
     """The error for a name that is no option, with the most similar one."""
-    near = difflib.get_close_matches(name.lower(), names, n=1) or difflib.get_close_matches(_our_name(name), names, n=1)
-    advice = f"Did you mean {near[0]}?" if near else "docs/reference/options.md lists all options."
+    in_our_spelling = did_you_mean(_our_name(name), names, "docs/reference/options.md lists all options.")
+    advice = did_you_mean(name.lower(), names, in_our_spelling)
     return OptionError(f"There is no option {name[:80]!r}.", hint=advice)

@@ -4,11 +4,10 @@ Properties travel as HTTP headers of every load. The sink refuses a property tha
 silently ignores: otherwise a property without effect would look like one that works.
 """
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 
-from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.errors import OptionError, did_you_mean
 from starrocks_txn_sink.options.combinations import NOT_COMPACTED, Feature, Features
 from starrocks_txn_sink.options.enums import COMPRESSIONS, Compression
 
@@ -136,8 +135,7 @@ def _check_property(name: str, value: str, option: str) -> None:
     if why is not None:
         raise OptionError(f"{option} sets {name}, which cannot be set: {why}.", hint=f"Remove {name} from {option}.")
     if name not in ALLOWED:
-        near = difflib.get_close_matches(name, ALLOWED, n=1)
-        advice = f"Did you mean {near[0]}?" if near else f"Known are: {', '.join(sorted(ALLOWED))}."
+        advice = did_you_mean(name, ALLOWED, f"Known are: {', '.join(sorted(ALLOWED))}.")
         raise OptionError(f"{option} sets {name[:80]!r}, which is not a stream-load property for JSON.", hint=advice)
     pattern, allowed = ALLOWED[name]
     if re.search(r"[\r\n\x00]", value):

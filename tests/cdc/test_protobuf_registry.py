@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 import requests
 
@@ -17,28 +16,12 @@ pytest.importorskip("grpc_tools")
 from starrocks_txn_sink import DebeziumAssembly, TransactionAssembly, TxnEventLines
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.sources import SchemaRegistry
-from starrocks_txn_sink.sources.formats.raw_format import ParsedMessages, RawFormat
 from tests.cdc.registry import Registry
 from tests.kafka.jars import NoMaven
+from tests.support.message_batches import parse
 from tests.support.protobuf_messages import ROW, TEXTS, change, framed
 
 pytestmark = pytest.mark.timeout(600)
-
-
-def parsed(lines: RawFormat | None, values: list[bytes]) -> ParsedMessages:
-    assert lines is not None
-    count = len(values)
-    batch = {
-        "source_partition": ["shop-0"] * count,
-        "position": pa.array(range(count), pa.int64()),
-        "value": pa.array(values, pa.binary()),
-        "topic": ["shop.public.orders"] * count,
-        "partition": pa.array([0] * count, pa.int32()),
-        "offset": pa.array(range(count), pa.int64()),
-        "timestamp": pa.array([0] * count, pa.int64()),
-    }
-    names = [name for name in lines.columns if name in batch]
-    return lines.parse(pa.RecordBatch.from_pydict({name: batch[name] for name in names}))
 
 
 class Client:
@@ -86,13 +69,13 @@ def check(url: str) -> None:
     changes = DebeziumAssembly(transactions="none", registry=schemas).lines
     first, second = (client.confluent("shop.public.orders-value", TEXTS[number]) for number in (1, 2))
     values = [numbered(change(1), first), numbered(change(2, schema=2, note="x"), second), numbered(change(3), first)]
-    assert [json.loads(row) for row in parsed(changes, values).events["row"].to_pylist()] == [
+    assert [json.loads(row) for row in parse(changes, values).events["row"].to_pylist()] == [
         {"id": 1, "day": "1970-01-02", "price": "0.01"},
         {"id": 2, "day": "1970-01-03", "price": "0.02", "note": "x"},
         {"id": 3, "day": "1970-01-04", "price": "0.03"},
     ]
     with pytest.raises(InputError, match=r"partition=0 offset=1: .* does not know schema 999"):
-        parsed(changes, [values[0], numbered(values[1], 999)])
+        parse(changes, [values[0], numbered(values[1], 999)])
     lines = TransactionAssembly(lines=TxnEventLines(registry=schemas)).lines
     client.confluent("row", ROW[1])
     by_place = client.confluent("events", TEXTS[4], [{"name": ROW[0], "subject": "row", "version": 1}])
@@ -100,7 +83,7 @@ def check(url: str) -> None:
     of_group = {"groupId": "default", "artifactId": "row-of-its-own", "version": "1", "name": ROW[0]}
     by_name = client.own("events-of-their-own", TEXTS[4], [of_group])
     event = {"type": "DATA", "txn_id": "7", "table": "orders", "row": {"id": "7", "at": "2024-02-29T12:34:56Z"}}
-    found = parsed(
+    messages = parse(
         lines,
         [
             numbered(framed(4, event, 1, b"\x02\x02"), by_place),
@@ -108,4 +91,4 @@ def check(url: str) -> None:
         ],
     )
     row = '{"id":7,"at":"2024-02-29 12:34:56","price":null}'
-    assert found.events["row"].to_pylist() == [row, row]
+    assert messages.events["row"].to_pylist() == [row, row]

@@ -29,6 +29,7 @@ from tests.cdc.registry import CONNECT_AVRO, Registry
 from tests.cdc.source_types import Case, Modes
 from tests.kafka.broker import Broker
 from tests.kafka.jars import fetched
+from tests.support.message_batches import parse, rows_of
 from tests.support.waiting import wait_until
 
 Row = dict[str, str]
@@ -256,18 +257,7 @@ _BY_JSON = DebeziumAssembly(transactions="none")
 
 
 def _parsed(values: Sequence[bytes], assembly: DebeziumAssembly = _BY_JSON) -> list[Row]:
-    count = len(values)
-    batch = {
-        "source_partition": ["types"] * count,
-        "position": pa.array(range(count), pa.int64()),
-        "value": pa.array(values, pa.binary()),
-        "topic": ["types"] * count,
-        "partition": pa.array([0] * count, pa.int32()),
-        "offset": pa.array(range(count), pa.int64()),
-        "timestamp": pa.array([0] * count, pa.int64()),
-    }
-    events = assembly.lines.parse(pa.RecordBatch.from_pydict(batch)).events
-    rows = events["row"].to_pylist()
+    rows = rows_of(parse(assembly.lines, values, topic="types", source_partition="types"))
     return [{name: row[start:end] for name, _, start, end in spans_of(row) if name != "id"} for row in rows]
 
 

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from starrocks_txn_sink import assemble_transactions
 from starrocks_txn_sink.errors import InputError, OptionError
+from tests.support.folder_stream import FolderStream
 
 pytestmark = pytest.mark.spark
 
@@ -36,38 +37,16 @@ def script(partition: int, text: str, first: int = 1) -> list[dict[str, Any]]:
     return [event(partition, n, kinds[word[0]], word[1:] or "t") for n, word in enumerate(text.split(), first)]
 
 
-class Stream:
-    """Micro-batches from files into a list; one file is one micro-batch."""
-
-    def __init__(self, spark: SparkSession, home: Path) -> None:
-        self.spark, self.home = spark, home
-        self.folder = home / "events"
-        self.folder.mkdir()
-        self.files = 0
-        self.out: list[Row] = []
-        self.queries: list[StreamingQuery] = []
-
+class Stream(FolderStream):
     def start(self, *, available_now: bool = False, **options: Any) -> StreamingQuery:
         events = self.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(self.folder))
-        rows = assemble_transactions(events, **options)
-        writer = rows.writeStream.foreachBatch(self.take).option("checkpointLocation", str(self.home / "checkpoint"))
-        self.queries.append((writer.trigger(availableNow=True) if available_now else writer).start())
-        return self.queries[-1]
-
-    def take(self, rows: DataFrame, _: int) -> None:
-        self.out += rows.mapInArrow(lambda batches: batches, rows.schema).collect()
-
-    def put(self, events: list[dict[str, Any]]) -> None:
-        self.files += 1
-        partial_file = self.folder / f".{self.files}.json"
-        partial_file.write_text("\n".join(map(json.dumps, events)))
-        partial_file.rename(self.folder / f"{self.files}.json")
+        return self.run(assemble_transactions(events, **options), available_now=available_now)
 
     def all(self, *batches: list[dict[str, Any]], **options: Any) -> Counter[str]:
         """Run these micro-batches in a query of their own; the sum of what was observed."""
         query = self.start(**options)
         for batch in batches:
-            self.put(batch)
+            self.put_lines(batch)
             query.processAllAvailable()
         query.stop()
         return observed(query)
@@ -86,10 +65,8 @@ def observed(query: StreamingQuery) -> Counter[str]:
 
 @pytest.fixture
 def stream(spark: SparkSession, tmp_path: Path) -> Iterator[Stream]:
-    running = Stream(spark, tmp_path)
-    yield running
-    for query in running.queries:
-        query.stop()
+    with Stream(spark, tmp_path) as running:
+        yield running
 
 
 def test_whole_transactions_over_batches_partitions_and_a_restart(stream: Stream) -> None:
@@ -149,13 +126,13 @@ def test_a_source_transaction_that_cannot_be_whole_stops_the_query(stream: Strea
 def test_open_too_long_is_dropped_whole_and_the_next_one_comes(stream: Stream) -> None:
     """Events of another source partition move the time on, and the timer fires with no event of the open one."""
     query = stream.start(open_timeout="1ms", on_open_timeout="drop")
-    stream.put(script(1, "B D"))
+    stream.put_lines(script(1, "B D"))
     query.processAllAvailable()
     assert dropped(query) == 0
-    stream.put(script(2, "B D E"))
+    stream.put_lines(script(2, "B D E"))
     query.processAllAvailable()
     assert dropped(query) == 1
-    stream.put(script(1, "D E B D E", 3))
+    stream.put_lines(script(1, "D E B D E", 3))
     query.processAllAvailable()
     query.stop()
     assert stream.places() == [(2, 3, 0, True, 2), (1, 7, 0, True, 6)]
@@ -166,11 +143,11 @@ def dropped(query: StreamingQuery) -> int:
 
 
 def test_available_now_ends_with_an_open_transaction_that_the_next_run_completes(stream: Stream) -> None:
-    stream.put(script(1, "B D"))
+    stream.put_lines(script(1, "B D"))
     query = stream.start(available_now=True, open_timeout="10 min")
     assert query.awaitTermination(60)
     assert stream.out == []
-    stream.put(script(1, "D E", 3))
+    stream.put_lines(script(1, "D E", 3))
     query = stream.start(available_now=True, open_timeout="10 min")
     assert query.awaitTermination(60)
     assert stream.places() == [(1, 4, 0, False, 2), (1, 4, 1, True, 3)]
@@ -179,7 +156,7 @@ def test_available_now_ends_with_an_open_transaction_that_the_next_run_completes
 @pytest.mark.deep
 def test_available_now_gives_up_in_a_later_run(stream: Stream) -> None:
     for events in (script(1, "B D"), script(2, "B D E")):
-        stream.put(events)
+        stream.put_lines(events)
         query = stream.start(available_now=True, open_timeout="1ms", on_open_timeout="drop")
         assert query.awaitTermination(60)
     assert dropped(query) == 1
@@ -190,7 +167,7 @@ def test_available_now_gives_up_in_a_later_run(stream: Stream) -> None:
 def test_a_query_plans_one_empty_micro_batch_after_events_and_none_while_it_is_idle(stream: Stream) -> None:
     query = stream.start(open_timeout="10 min")
     for events in (script(1, "B D E B D"), script(2, "B D E"), script(1, "E", 6)):
-        stream.put(events)
+        stream.put_lines(events)
         query.processAllAvailable()
     query.processAllAvailable()  # Spark looks once more, and finds nothing to do
     query.stop()
@@ -205,9 +182,9 @@ def test_a_query_plans_one_empty_micro_batch_after_events_and_none_while_it_is_i
 @pytest.mark.deep
 def test_open_too_long_fails_with_the_place(stream: Stream) -> None:
     query = stream.start(open_timeout=0.001)
-    stream.put(script(1, "B D"))
+    stream.put_lines(script(1, "B D"))
     query.processAllAvailable()
-    stream.put(script(2, "B"))
+    stream.put_lines(script(2, "B"))
     with pytest.raises(PySparkException, match=r"longer than open_timeout.*partition=1, position=1"):
         query.awaitTermination(60)
 

@@ -17,6 +17,7 @@ from starrocks_txn_sink import assemble_debezium
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.sources import parse_debezium, parse_debezium_transactions
 from tests.support.debezium_feed import KAFKA, Message, change, marker, message, mysql, postgres, with_schema
+from tests.support.folder_stream import FolderStream
 
 pytestmark = pytest.mark.spark
 
@@ -257,16 +258,10 @@ def test_options_and_columns_are_checked_at_once(spark: SparkSession) -> None:
 # --- assembling ---
 
 
-class Stream:
+class Stream(FolderStream):
     """Both topics as files, one micro-batch a call of `put`."""
 
-    def __init__(self, spark: SparkSession, home: Path) -> None:
-        self.spark, self.home = spark, home
-        self.folder = home / "events"
-        self.folder.mkdir()
-        self.out: list[Row] = []
-        self.files, self.offset = 0, 0
-        self.queries: list[StreamingQuery] = []
+    offset = 0
 
     def start(
         self,
@@ -283,25 +278,15 @@ class Stream:
         )
         markers = kafka.where("topic = 'shop.transaction'")
         ends = parse_debezium_transactions(markers, on_malformed=on_malformed)
-        writer = assemble_debezium(changes, ends, **options).writeStream.foreachBatch(self.take)
-        writer = writer.option("checkpointLocation", str(self.home / "checkpoint"))
-        self.queries.append((writer.trigger(availableNow=True) if available_now else writer).start())
-        return self.queries[-1]
-
-    def take(self, batch: DataFrame, _: int) -> None:
-        self.out += batch.collect()
+        return self.run(assemble_debezium(changes, ends, **options), available_now=available_now)
 
     def put(self, *values: dict[str, Any]) -> None:
-        self.files += 1
-        lines = []
+        messages = []
         for value in values:
             self.offset += 1
             topic = "shop.transaction" if "status" in value else "shop.public.orders"
-            kafka = {"topic": topic, "partition": 0, "offset": self.offset, "value": json.dumps(value)}
-            lines.append(json.dumps(kafka))
-        partial_file = self.folder / f".{self.files}"
-        partial_file.write_text("\n".join(lines))
-        partial_file.rename(self.folder / f"{self.files}.txt")
+            messages.append({"topic": topic, "partition": 0, "offset": self.offset, "value": json.dumps(value)})
+        self.put_lines(messages)
 
     def places(self) -> list[tuple[Any, ...]]:
         return [(r.source_partition, r.position, r.seq, r.transaction_end, r.txn_id, r.table) for r in self.out]
@@ -309,10 +294,8 @@ class Stream:
 
 @pytest.fixture
 def stream(spark: SparkSession, tmp_path: Path) -> Iterator[Stream]:
-    running = Stream(spark, tmp_path)
-    yield running
-    for query in running.queries:
-        query.stop()
+    with Stream(spark, tmp_path) as running:
+        yield running
 
 
 def observed(query: StreamingQuery, name: str = "assemble_debezium") -> Counter[str]:

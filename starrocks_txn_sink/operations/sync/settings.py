@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import os
 import re
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from starrocks_txn_sink.clock import parse_duration
-from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.errors import OptionError, did_you_mean
 from starrocks_txn_sink.http.registry import SchemaRegistry
 from starrocks_txn_sink.operations.sync.lines import line_of
 from starrocks_txn_sink.operations.sync.sections import SECTIONS, SOURCE, Setting
@@ -209,9 +208,9 @@ class _File:
         for option, value in values.items():
             self._checked_at((*place, option), partial(_check_table_option, name, {option: value}))
         for column, kind in values.get("types", {}).items():
-            near = difflib.get_close_matches(re.split(r"\W", kind)[0].upper(), TYPE_NAMES, n=1)
-            if parse_type(kind).name == "OTHER" and near:
-                raise self._error((*place, "types", column), f"{kind} is no type", f"Did you mean {near[0]}?")
+            advice = did_you_mean(re.split(r"\W", kind)[0].upper(), TYPE_NAMES)
+            if parse_type(kind).name == "OTHER" and advice:
+                raise self._error((*place, "types", column), f"{kind} is no type", advice)
         return TableOptions(**values)
 
     def _list(self, section: str) -> list[Any]:
@@ -303,7 +302,7 @@ class _File:
         if not fits:
             raise self._error(place, f"{place[-1]} is {value!r}", f"Allowed: {setting.kind_name}.", number)
         if setting.choices and value not in setting.choices:
-            hint = _nearest(str(value), setting.choices) or f"Use {' or '.join(setting.choices)}."
+            hint = did_you_mean(str(value), setting.choices, f"Use {' or '.join(setting.choices)}.")
             raise self._error(place, f"{place[-1]} is {value!r}", hint, number)
 
     def _texts(self, place: tuple[str, ...], values: Mapping[str, Any], number: int = 0) -> dict[str, str]:
@@ -327,7 +326,7 @@ class _File:
         for name in names:
             if name not in allowed_names:
                 where = f" in [{'.'.join(place)}]" if place else ""
-                hint = _nearest(name, allowed_names) or f"Known are {', '.join(sorted(allowed_names))}."
+                hint = did_you_mean(name, allowed_names, f"Known are {', '.join(sorted(allowed_names))}.")
                 raise self._error((*place, name), f"There is no {noun} {name}{where}", hint, number)
 
     def _checked(self, section: str, make: Callable[[], _T], number: int = 0) -> _T:
@@ -379,8 +378,3 @@ def _salt(variable: str | None, file: str | None) -> str:
         place, option = (file, "salt_file") if file is not None else (variable, "salt_environment")
         raise OptionError(f"{place} has no salt.", hint="Put a long random text there.", option=option)
     return salt
-
-
-def _nearest(name: str, names: Collection[str]) -> str:
-    near = difflib.get_close_matches(name, names, n=1)
-    return f"Did you mean {near[0]}?" if near else ""

@@ -200,6 +200,11 @@ CALLED_BY_USERS = [name for name in DOCUMENTED if "." not in name]
 CALLED_BY_USERS = sorted({*CALLED_BY_USERS} - {"StarRocksDataSource", "StarRocksSinkError", "Receipt", "kafka_options"})
 
 
+def test_an_argument_that_is_like_no_other_is_answered_with_the_way_to_the_list() -> None:
+    with pytest.raises(OptionError, match=r"no argument 'format'\. help\(SinkOptions\) lists its arguments\."):
+        starrocks_txn_sink.SinkOptions(format="csv")  # type: ignore[call-arg]
+
+
 @pytest.mark.parametrize("name", CALLED_BY_USERS)
 def test_each_public_call_suggests_the_right_argument(name: str) -> None:
     *_, last = inspect.signature(DOCUMENTED[name]).parameters

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 pytest.importorskip("grpc_tools")
@@ -20,6 +20,7 @@ from starrocks_txn_sink import DebeziumAssembly
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.rows.json_members import spans_of
 from starrocks_txn_sink.sources.formats.raw_format import ParsedMessages
+from tests.support.message_batches import parse
 
 pytestmark = pytest.mark.usefixtures("loop")
 
@@ -41,26 +42,13 @@ class Recorded:
         return "PROTOBUF", RECORDING["schemas"][str(number)], ()
 
 
-def decoded(messages: list[str | None]) -> list[bytes | None]:
+def decoded(messages: Sequence[str | None]) -> list[bytes | None]:
     return [None if message is None else base64.b64decode(message) for message in messages]
 
 
-def parsed(topic: str, values: list[str | None], keys: list[str | None] | None = None, **terms: Any) -> ParsedMessages:
-    count = len(values)
-    batch = {
-        "source_partition": ["shop-0"] * count,
-        "position": pa.array(range(count), pa.int64()),
-        "value": pa.array(decoded(values), pa.binary()),
-        "topic": [topic] * count,
-        "partition": pa.array([0] * count, pa.int32()),
-        "offset": pa.array(range(count), pa.int64()),
-        "timestamp": pa.array([0] * count, pa.int64()),
-    }
-    if keys is not None:
-        batch["key"] = batch["message_key"] = pa.array(decoded(keys), pa.binary())
+def parsed(topic: str, values: list[str | None], keys: Sequence[str | None] = (), **terms: Any) -> ParsedMessages:
     lines = DebeziumAssembly(registry=Recorded(), **terms).lines
-    names = [name for name in lines.columns if name in batch]
-    return lines.parse(pa.RecordBatch.from_pydict({name: batch[name] for name in names}))
+    return parse(lines, decoded(values), decoded(keys), topic=topic, source_partition="shop-0")
 
 
 def members(row: str) -> dict[str, Any]:
@@ -120,10 +108,12 @@ def test_a_converter_that_writes_null_as_zero_is_refused() -> None:
 @pytest.mark.parametrize("deleted_row", ["before", "key"])
 def test_keys_and_deletes(connector: str, deleted_row: str) -> None:
     table = CONNECTORS[connector]["tables"]["public.defaults"]
-    found = parsed("shop.public.defaults", table["values"], table["keys"], transactions="none", deleted_row=deleted_row)
-    assert {names for _, _, _, names in found.keys} == {("id",)}
-    deleted = found.events["op"].to_pylist().index("d")
-    assert members(found.events["row"].to_pylist()[deleted])["id"] == 2
+    messages = parsed(
+        "shop.public.defaults", table["values"], table["keys"], transactions="none", deleted_row=deleted_row
+    )
+    assert {names for _, _, _, names in messages.keys} == {("id",)}
+    deleted = messages.events["op"].to_pylist().index("d")
+    assert members(messages.events["row"].to_pylist()[deleted])["id"] == 2
 
 
 @pytest.mark.parametrize("connector", ["optional_connect", "wrapper_connect", "scrub-connect"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,40 +12,18 @@ import pytest
 from starrocks_txn_sink import DebeziumAssembly, TransactionAssembly, TxnEventLines
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.protocol.snapshots import OVER, READING
-from starrocks_txn_sink.sources.formats.raw_format import ParsedMessages, RawFormat
+from starrocks_txn_sink.sources.formats.raw_format import RawFormat
 from starrocks_txn_sink.sources.formats.registered import RegisteredMessages, as_json
 from tests.support.avro_messages import Schemas, change, framed
+from tests.support.message_batches import parse, rows_of
 
 pytestmark = pytest.mark.usefixtures("loop")
-
-
-def parse(lines: RawFormat | None, values: Sequence[bytes | None], keys: Sequence[bytes | None] = ()) -> ParsedMessages:
-    assert lines is not None
-    count = len(values)
-    batch = {
-        "source_partition": ["orders-0"] * count,
-        "position": pa.array(range(count), pa.int64()),
-        "value": pa.array(values, pa.binary()),
-        "topic": ["shop.public.orders"] * count,
-        "partition": pa.array([0] * count, pa.int32()),
-        "offset": pa.array(range(count), pa.int64()),
-        "timestamp": pa.array([0] * count, pa.int64()),
-    }
-    if keys:
-        batch["key"] = batch["message_key"] = pa.array(keys, pa.binary())
-    names = [name for name in lines.columns if name in batch]
-    return lines.parse(pa.RecordBatch.from_pydict({name: batch[name] for name in names}))
-
-
-def rows(parsed: ParsedMessages) -> list[str]:
-    texts: list[str] = parsed.events["row"].to_pylist()
-    return texts
 
 
 def test_values_are_written_by_connect_s_schema() -> None:
     values = [change(1), None, change(-2, schema=2, note="größe"), change(3, op="d")]
     parsed = parse(DebeziumAssembly(transactions="none", registry=Schemas()).lines, values)
-    assert rows(parsed) == [
+    assert rows_of(parsed) == [
         '{"id":1,"day":"1970-01-02","price":"0.01"}',
         '{"id":-2,"day":"1969-12-30","price":"-0.02","note":"größe"}',
         '{"id":3,"day":"1970-01-04","price":"0.03"}',
@@ -58,7 +35,7 @@ def test_values_are_written_by_connect_s_schema() -> None:
 def test_keys_have_schemas_of_their_own() -> None:
     lines = DebeziumAssembly(transactions="none", deleted_row="key", registry=Schemas()).lines
     parsed = parse(lines, [change(1), change(2, op="d"), None], [framed(3, {"id": number}) for number in (1, 2, 2)])
-    assert rows(parsed) == ['{"id":1,"day":"1970-01-02","price":"0.01"}', '{"id":2}']
+    assert rows_of(parsed) == ['{"id":1,"day":"1970-01-02","price":"0.01"}', '{"id":2}']
 
 
 @pytest.mark.parametrize("deleted_row", ["before", "key"])
@@ -101,7 +78,7 @@ def test_a_long_batch_is_read_in_pieces() -> None:
     values[7] = values[211] = b"{}"
     parsed = parse(lines, values)
     assert parsed.malformed == 2
-    assert [json.loads(row)["id"] for row in rows(parsed)] == [
+    assert [json.loads(row)["id"] for row in rows_of(parsed)] == [
         number for number in range(300) if number not in (7, 211)
     ]
     assert parsed.events["position"].to_pylist() == [number for number in range(300) if number not in (7, 211)]
@@ -115,7 +92,7 @@ def test_a_message_without_the_frame_or_of_another_schema(wrong: bytes) -> None:
         parse(DebeziumAssembly(transactions="none", registry=Schemas()).lines, values)
     assert "does not begin with the number of a schema" in error.value.message
     parsed = parse(DebeziumAssembly(transactions="none", registry=Schemas(), on_malformed="drop").lines, values)
-    assert (parsed.malformed, len(rows(parsed))) == (1, 2)
+    assert (parsed.malformed, len(rows_of(parsed))) == (1, 2)
 
 
 def test_a_column_of_strings_is_refused() -> None:
@@ -213,7 +190,7 @@ def test_messages_of_json_and_of_avro_in_one_batch() -> None:
     values = [change(1), HEAD + json_change(2), None, by_member(json_change(3)), HEAD + json_change(4, 1.50), change(5)]
     schemas = JsonSchemas()
     parsed = parse(DebeziumAssembly(transactions="none", registry=schemas).lines, values)
-    assert rows(parsed) == [
+    assert rows_of(parsed) == [
         '{"id":1,"day":"1970-01-02","price":"0.01"}',
         '{"id":2,"day":"1970-01-03","price":"0.01"}',
         '{"id":3,"day":"1970-01-04","price":"0.01"}',
@@ -243,7 +220,7 @@ def test_json_that_is_not_one_object_alone_is_malformed(wrong: bytes) -> None:
     with pytest.raises(InputError, match="offset=1"):
         parse(DebeziumAssembly(transactions="none", registry=JsonSchemas()).lines, values)
     parsed = parse(DebeziumAssembly(transactions="none", registry=JsonSchemas(), on_malformed="drop").lines, values)
-    assert (parsed.malformed, [json.loads(row)["id"] for row in rows(parsed)]) == (1, [1, 3])
+    assert (parsed.malformed, [json.loads(row)["id"] for row in rows_of(parsed)]) == (1, [1, 3])
 
 
 def test_txn_events_of_json_with_a_schema() -> None:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 pytest.importorskip("grpc_tools")
 
 from starrocks_txn_sink import DebeziumAssembly, TransactionAssembly, TxnEventLines
 from starrocks_txn_sink.errors import InputError, OptionError
-from starrocks_txn_sink.sources.formats.raw_format import ParsedMessages, RawFormat
+from starrocks_txn_sink.sources.formats.raw_format import RawFormat
 from starrocks_txn_sink.sources.formats.registered import as_json
 from tests.support import avro_messages
+from tests.support.message_batches import parse, rows_of
 from tests.support.protobuf_messages import TEXTS, Schemas, change, framed, head
 
 pytestmark = pytest.mark.usefixtures("loop")
@@ -29,29 +28,6 @@ class Both(Schemas):
         return avro_messages.Schemas().schema(number - 10, **terms) if number > 10 else super().schema(number, **terms)
 
 
-def parse(lines: RawFormat | None, values: Sequence[bytes | None], keys: Sequence[bytes | None] = ()) -> ParsedMessages:
-    assert lines is not None
-    count = len(values)
-    batch = {
-        "source_partition": ["orders-0"] * count,
-        "position": pa.array(range(count), pa.int64()),
-        "value": pa.array(values, pa.binary()),
-        "topic": ["shop.public.orders"] * count,
-        "partition": pa.array([0] * count, pa.int32()),
-        "offset": pa.array(range(count), pa.int64()),
-        "timestamp": pa.array([0] * count, pa.int64()),
-    }
-    if keys:
-        batch["key"] = batch["message_key"] = pa.array(keys, pa.binary())
-    names = [name for name in lines.columns if name in batch]
-    return lines.parse(pa.RecordBatch.from_pydict({name: batch[name] for name in names}))
-
-
-def rows(parsed: ParsedMessages) -> list[str]:
-    texts: list[str] = parsed.events["row"].to_pylist()
-    return texts
-
-
 def changes(registry: Schemas | None = None, **terms: Any) -> RawFormat:
     return DebeziumAssembly(transactions="none", registry=registry or Schemas(), **terms).lines
 
@@ -59,7 +35,7 @@ def changes(registry: Schemas | None = None, **terms: Any) -> RawFormat:
 def test_rows_of_several_schemas_in_one_batch() -> None:
     values = [change(1), None, change(-2, schema=2, note="größe"), change(3, schema=2), change(4, op="d")]
     parsed = parse(changes(), values)
-    assert rows(parsed) == [
+    assert rows_of(parsed) == [
         '{"id":1,"day":"1970-01-02","price":"0.01"}',
         '{"id":-2,"day":"1970-01-03","price":"-0.02","note":"größe"}',
         '{"id":3,"day":"1970-01-04","price":"0.03","note":null}',
@@ -72,7 +48,7 @@ def test_rows_of_several_schemas_in_one_batch() -> None:
 def test_absent_values_are_null_and_zeros_are_zeros() -> None:
     source = {"name": "shop", "db": "shop", "schema": "public", "table": "orders"}
     parsed = parse(changes(), [framed(2, {"after": row, "source": source, "op": "c"}) for row in ({}, {"note": ""})])
-    assert rows(parsed) == [
+    assert rows_of(parsed) == [
         '{"id":0,"day":null,"price":null,"note":null}',
         '{"id":0,"day":null,"price":null,"note":""}',
     ]
@@ -80,7 +56,7 @@ def test_absent_values_are_null_and_zeros_are_zeros() -> None:
 
 def test_protobuf_and_avro_in_one_batch() -> None:
     values = [change(1), _shifted(avro_messages.change(2)), None, change(3), _shifted(avro_messages.change(4))]
-    assert [json.loads(row)["id"] for row in rows(parse(changes(Both()), values))] == [1, 2, 3, 4]
+    assert [json.loads(row)["id"] for row in rows_of(parse(changes(Both()), values))] == [1, 2, 3, 4]
 
 
 def _shifted(message: bytes) -> bytes:
@@ -93,7 +69,7 @@ def test_keys_have_schemas_of_their_own(deleted_row: Any) -> None:
     parsed = parse(changes(deleted_row=deleted_row), [change(1), change(2, op="d")], keys)
     assert {names for _, _, _, names in parsed.keys} == {("id",)}
     if deleted_row == "key":
-        assert rows(parsed)[1] == '{"id":2}'
+        assert rows_of(parsed)[1] == '{"id":2}'
 
 
 def test_a_schema_is_asked_for_once() -> None:
@@ -122,7 +98,7 @@ def test_a_message_that_does_not_fit_its_schema(wrong: bytes) -> None:
         parse(changes(), values)
     assert "does not begin with the number of a schema" in error.value.message
     parsed = parse(changes(on_malformed="drop"), values)
-    assert (parsed.malformed, len(rows(parsed))) == (1, 2)
+    assert (parsed.malformed, len(rows_of(parsed))) == (1, 2)
 
 
 def test_schemas_that_cannot_be_read_are_named_with_the_place() -> None:
