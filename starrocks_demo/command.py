@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     warm_up = "micro-batches before freshness is measured: the first ones are slow"
     add("--warm-up", type=count, metavar="N", help=warm_up)
     add("--seed", type=int, metavar="N", help="start of the pseudo-random source transactions")
-    add("--lanes", type=count, metavar="N", help="StarRocks transactions written side by side")
+    add("--lanes", type=count, metavar="N", help="tasks of Spark that load side by side")
     where = "where source transactions are made whole: in the sink's lanes, or in a stateful stage of the query"
     add("--assemble", choices=("lanes", "stage"), help=where)
     add("--generation", choices=("B", "C"), help="behaviour of the emulator: B (4.0.7 and later) or C (newer)")

@@ -195,8 +195,19 @@ class RegisteredMessages:
 
 
 def with_registry(messages: RawFormat, registry: Schemas | None) -> RawFormat:
-    """Messages of Connect with the schemas of the registry, if there is one."""
+    """Messages of Connect with the schemas of the registry, if there is one; OptionError for what is none."""
+    check_registry(registry)
     return messages if registry is None else RegisteredMessages(messages, registry)
+
+
+def check_registry(registry: object) -> None:
+    """Raise OptionError for what is no registry, such as its address, which may hold a password."""
+    if registry is not None and not callable(getattr(registry, "schema", None)):
+        raise OptionError(
+            f"registry is of the type {type(registry).__name__}.",
+            hint="Give a SchemaRegistry(url=…), of starrocks_txn_sink.sources.",
+            option="registry",
+        )
 
 
 def as_json(message: bytes | None, registry: Schemas | None) -> bytes | None:

@@ -34,7 +34,7 @@ from starrocks_txn_sink.sources.formats.raw_format import (
     place_of,
     place_text,
 )
-from starrocks_txn_sink.sources.formats.registered import RegisteredMessages, Schemas
+from starrocks_txn_sink.sources.formats.registered import RegisteredMessages, Schemas, check_registry
 
 MALFORMED_MESSAGE: Final = "A value is not a TxnEvent (NULL, not exactly one JSON object, or a field of another type)"
 
@@ -72,6 +72,7 @@ class TxnEventLines:
     def __post_init__(self) -> None:
         check_choice("on_malformed", self.on_malformed, get_args(OnMalformed))
         check_choice("reader", self.reader, get_args(Reader))
+        check_registry(self.registry)
         if self.reader == "librdkafka" and not self.placed:
             raise OptionError(
                 'With reader="librdkafka" source partition and position are Kafka\'s own.',

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from starrocks_txn_sink import DebeziumAssembly, TransactionAssembly, TxnEventLines
-from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.protocol.snapshots import OVER, READING
 from starrocks_txn_sink.sources.formats.raw_format import RawFormat
 from starrocks_txn_sink.sources.formats.registered import RegisteredMessages, as_json
@@ -234,3 +234,10 @@ def test_a_message_of_json_alone() -> None:
     assert json.loads(as_json(HEAD + json_change(1), JsonSchemas()) or b"")["payload"]["after"]["id"] == 1
     with pytest.raises(InputError, match="does not begin"):
         as_json(HEAD + b"{", JsonSchemas())
+
+
+@pytest.mark.parametrize("kind", [DebeziumAssembly, TxnEventLines])
+def test_an_address_is_no_registry_and_is_not_shown(kind: Any) -> None:
+    with pytest.raises(OptionError, match=r"registry is of the type str\..*SchemaRegistry\(url=") as failure:
+        kind(registry="http://user:secret@registry:8081")
+    assert "secret" not in str(failure.value)
