@@ -24,7 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--fe-port", type=int, default=8030, help="frontend's HTTP port; 0: a free one (default 8030)")
     parser.add_argument("--be-port", type=int, default=8040, help="backend's HTTP port; 0: a free one (default 8040)")
     parser.add_argument("--query-port", type=int, default=9030, help="MySQL port; 0: a free one (default 9030)")
-    parser.add_argument("--generation", choices=[entry.value for entry in Generation], default="B")
+    generations = "behaviour: B (4.0.7 and later, the default) or C (newer)"
+    parser.add_argument("--generation", choices=[entry.value for entry in Generation], default="B", help=generations)
     parser.add_argument("--backends", type=int, default=1, help="number of backend listeners (default 1)")
     parser.add_argument("--followers", type=int, default=0, help="number of follower frontends (default 0)")
     parser.add_argument("--fault-plan", type=Path, help="JSON file with the faults to commit")

@@ -7,16 +7,12 @@
 
 from __future__ import annotations
 
-import argparse
-import importlib
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import types as T
 
-from starrocks_txn_sink.cli import COMMANDS, Command
 from starrocks_txn_sink.metrics.catalogue import METRICS, PARTITIONS, PREFIX, TABLES, Metric, MetricKind
 from starrocks_txn_sink.metrics.series import bounds
 from starrocks_txn_sink.operations.rehearsal.command import CHECKS, CLEARED
@@ -44,9 +40,6 @@ from tools.alerts import ALERTS
 from tools.tables import table
 
 NO_EFFECT = "no effect"
-IN_MANY_COMMANDS = 3
-"""Options that as many commands share stand once on their page."""
-_SAID_DEFAULT = re.compile(r" \(default [^:()]+\)$")
 _PART = re.compile(r"(<!-- made from the code: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -331,62 +324,6 @@ def _default_of(setting: Setting) -> str:
     return "" if text is None else f"`{text}`"
 
 
-# --- docs/reference/cli.md ---
-
-
-def commands() -> str:
-    """The options that many commands have, and a section for each command; the commands' own parsers are asked."""
-    arguments = {command: _arguments(command) for command in COMMANDS}
-    counts = Counter(argument for rows in arguments.values() for argument in rows)
-    common = [argument for argument, count in counts.items() if count >= IN_MANY_COMMANDS]
-    head = f"## Options of many commands\n\n{_entries(common)}"
-    return "\n".join((head, *(_section(command, rows, common) for command, rows in arguments.items())))
-
-
-def _arguments(command: Command) -> list[tuple[str, ...]]:
-    """The options of a command; needs every extra."""
-    parser = argparse.ArgumentParser(add_help=False)
-    importlib.import_module(command.module).add_arguments(parser)
-    return [*map(_argument, parser._actions)]
-
-
-def _section(command: Command, arguments: Sequence[tuple[str, ...]], common: Sequence[tuple[str, ...]]) -> str:
-    shared = ", ".join(f"`{argument[0].split()[0].strip('`')}`" for argument in common if argument in arguments)
-    extra = f" Needs the extra `{command.extra}`." if command.extra else ""
-    also = f" Also {shared}." if shared else ""
-    entries = _entries(argument for argument in arguments if argument not in common)
-    return f"## {command.name}\n\n{command.help[0].upper()}{command.help[1:]}.{extra}{also}\n\n{entries}"
-
-
-def _entries(arguments: Iterable[tuple[str, ...]]) -> str:
-    """A list of options, with the default in brackets."""
-    return "".join(
-        f"- {name}{f' ({default})' if default else ''}{f': {meaning}' if meaning else ''}\n"
-        for name, default, meaning in arguments
-    )
-
-
-def _argument(action: argparse.Action) -> tuple[str, ...]:
-    name = ", ".join(action.option_strings) or action.dest
-    value = "" if action.nargs == 0 else f" {_value(action)}"
-    meaning = (action.help or "") % {"default": action.default}
-    return f"`{name}{value}`", _default(action), _SAID_DEFAULT.sub("", meaning)
-
-
-def _value(action: argparse.Action) -> str:
-    if action.choices:
-        return "{" + ",".join(str(choice) for choice in action.choices) + "}"
-    return str(action.metavar or action.dest.upper())
-
-
-def _default(action: argparse.Action) -> str:
-    if action.required:
-        return "required"
-    if action.default is None or action.default is False or action.default in ("", [], argparse.SUPPRESS):
-        return ""
-    return f"`{action.default}`"
-
-
 # --- docs/operations/rehearsal.md ---
 
 
@@ -409,7 +346,6 @@ def spark_versions() -> str:
 
 
 PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
-    "docs/reference/cli.md": {"commands": commands},
     "docs/reference/combinations.md": {
         "conflicts": conflicts,
         "needs-sql": needs_sql,
