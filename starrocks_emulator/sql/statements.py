@@ -115,7 +115,7 @@ def parse(sql: str) -> tuple[exp.Expr, ...]:
     return _parse(sql) if len(sql) <= _REMEMBERED else _parse.__wrapped__(sql)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=128)  # a driver asks the same of its tables and of the ledger again and again
 def _parse(sql: str) -> tuple[exp.Expr, ...]:
     _check_words(sql)
     try:

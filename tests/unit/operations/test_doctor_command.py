@@ -31,8 +31,27 @@ TABLES = (
 )
 pytestmark = [
     pytest.mark.emulator(*TABLES, password=PASSWORD, followers=1, backends=2),
-    pytest.mark.usefixtures("environment"),
+    pytest.mark.usefixtures("environment", "jdk"),
 ]
+
+
+def plant_java(home: Path, version: str) -> Path:
+    """A JDK that says its version, and takes no time."""
+    java = home / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+    java.chmod(0o755)
+    return home
+
+
+@pytest.fixture(scope="module")
+def quick_jdk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return plant_java(tmp_path_factory.mktemp("jdk"), "17.0.9")
+
+
+@pytest.fixture
+def jdk(quick_jdk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(quick_jdk))
 
 
 class Visit:
@@ -73,7 +92,10 @@ def query_fault(
     return {**rule, "body": json.dumps({"columns": columns, "rows": rows})}
 
 
-def test_a_healthy_server_has_nothing_in_the_way(server: Emulator, capsys: Shown) -> None:
+def test_a_healthy_server_has_nothing_in_the_way(
+    server: Emulator, capsys: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("JAVA_HOME")  # with the JDK of this machine
     visit = Visit(server, capsys, **{"--load-url": f"http://127.0.0.1:{server.follower_ports[0]},{server.load_url}"})
     assert (visit.code, visit.bad()) == (0, {})
     checks = {finding["check"] for finding in visit.findings}
@@ -422,10 +444,7 @@ def test_a_jdk_that_does_not_work(
     server: Emulator, capsys: Shown, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str | None
 ) -> None:
     if version is not None:
-        java = tmp_path / "bin" / "java"
-        java.parent.mkdir()
-        java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
-        java.chmod(0o755)
+        plant_java(tmp_path, version)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     visit = Visit(server, capsys)
     assert (visit.code, list(visit.bad())) == (3, ["library.java"])
