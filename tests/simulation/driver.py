@@ -242,9 +242,7 @@ class Driver(Node):
         world = self._world
         task = self._any_task()
         deadline = Deadline.after(world.options.batch_deadline, world.clock)
-        ownership = ownership_of(task, world.rng, world.clock)
-        assert ownership is not None
-        self._ownership = ownership
+        ownership = self._ownership = ownership_of(task, world.rng, world.clock)
         self._coordinator = coordinator_of(task, ownership, deadline, world.rng)
         self._coordinator.labels = map(self._labelled, self._coordinator.labels)
         self._coordinator.committed = self._committed
@@ -286,6 +284,7 @@ class Driver(Node):
         self._bounds.committed(receipt)
         self._world.checker.receipt(receipt)
         self.session.learn_receipt(receipt)
+        assert self._ownership is not None
         listed = LaneReport(JOB, 0, self._batch, trouble=LaneTrouble(listed=self._ownership.listed))
         if self.session.learn_listed([listed]) != (self._listed is False):
             self._world.checker.report(
@@ -403,10 +402,10 @@ class Driver(Node):
         number = world.next_attempt()
         order, task = self._order, self._any_task()
         ownership = self.session.ownership
-        assert ownership is not None
+        if ownership is not None:
+            ownership = replace(ownership, positions=dict(ownership.positions), skips=dict(ownership.skips))
         task = replace(
-            task, label=order.label, part=order.part, hold=order.hold,
-            ownership=replace(ownership, positions=dict(ownership.positions), skips=dict(ownership.skips)),
+            task, label=order.label, part=order.part, hold=order.hold, ownership=ownership,
             round_ends=world.clock.wall() + order.seconds, round_seconds=order.seconds,
         )  # fmt: skip
         attempt = Attempt(lane, number, bool(slot.attempts) or not first)

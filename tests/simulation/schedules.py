@@ -1,15 +1,19 @@
-"""All schedules by seed: of twelve, two have lanes that assemble raw events, and one has Debezium's messages."""
+"""All schedules by seed.
+
+Of twelve, two have lanes that assemble raw events, one has Debezium's messages, and one has no ledger.
+"""
 
 from __future__ import annotations
 
 from .assembling_world import run_assembling
+from .at_least_once import run_at_least_once
 from .debezium_world import run_debezium
 from .trace import Say
 from .world import History, run_schedule
 
 _TURN = 12
-_ASSEMBLING, _DEBEZIUM = (5, 11), 8
-_OTHERS = [number for number in range(_TURN) if number not in (*_ASSEMBLING, _DEBEZIUM)]
+_ASSEMBLING, _DEBEZIUM, _AT_LEAST_ONCE = (5, 11), 8, 3
+_OTHERS = [number for number in range(_TURN) if number not in (*_ASSEMBLING, _DEBEZIUM, _AT_LEAST_ONCE)]
 
 
 def run_any(seed: int, say: Say | None = None) -> History:
@@ -19,4 +23,6 @@ def run_any(seed: int, say: Say | None = None) -> History:
         return run_assembling(len(_ASSEMBLING) * turn + _ASSEMBLING.index(number), say, seed)
     if number == _DEBEZIUM:
         return run_debezium(turn, say, seed)
+    if number == _AT_LEAST_ONCE:
+        return run_at_least_once(turn, say, seed)
     return run_schedule(len(_OTHERS) * turn + _OTHERS.index(number), say, seed)

@@ -63,6 +63,8 @@ def test_what_a_planted_bug_replaces_is_there(name: str) -> None:
         "a task that spark runs again loads under the label",
         "a source partition in two tasks is not noticed",
         "a second try does not mind the claim of the first",
+        "an aborted commit is taken for committed",
+        "without a ledger an unknown outcome is taken for committed",
     ],
 )
 def test_a_planted_bug_is_noticed(name: str) -> None:

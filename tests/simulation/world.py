@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from functools import cache
 from random import Random
+from typing import Any
 
 import pyarrow as pa
 
@@ -220,9 +221,12 @@ class World:
 
     def _start_driver(self, checkpoint: Checkpoint, retold: bool = False, oddity: str = "") -> None:
         lanes = self.profile.lanes if self.rng.random() < 0.7 else self.rng.choice((1, 2, 3))
-        driver = Driver(self, f"d{len(self.drivers) + 1}", checkpoint, lanes, retold, oddity)
+        driver = self._make_driver(f"d{len(self.drivers) + 1}", checkpoint, lanes, retold, oddity)
         self.drivers.append(driver)
         driver.start()
+
+    def _make_driver(self, *arguments: Any) -> Driver:
+        return Driver(self, *arguments)
 
     def driver_ended(self, driver: Driver, error: BaseException | None) -> None:
         if error is None and driver.oddity != "recreated":

@@ -16,7 +16,7 @@ from starrocks_txn_sink.protocol.ledger import ReadPositions
 from starrocks_txn_sink.protocol.wire import LabelState, Reply, Status
 
 from .. import driver
-from .registry import bug
+from .registry import at_least_once_bug, bug
 
 
 def commit_with(put: Any, change: Callable[[Any], Any]) -> None:
@@ -41,9 +41,15 @@ def an_unknown_outcome_is_taken_for_committed(put: Any) -> None:
     commit_with(put, lambda outcome: Committed(outcome.label, None) if isinstance(outcome, Unknown) else outcome)
 
 
-@bug
+@at_least_once_bug
 def an_aborted_commit_is_taken_for_committed(put: Any) -> None:
+    """With a ledger no commit ends as Aborted: the ledger says so afterwards."""
     commit_with(put, lambda outcome: Committed(outcome.label, None) if isinstance(outcome, Aborted) else outcome)
+
+
+@at_least_once_bug
+def without_a_ledger_an_unknown_outcome_is_taken_for_committed(put: Any) -> None:
+    an_unknown_outcome_is_taken_for_committed(put)
 
 
 def _believe_the_rollback(put: Any) -> None:
@@ -70,6 +76,11 @@ def the_ok_to_a_commit_is_believed(put: Any) -> None:
         return (yield from right(label, txn_id, retry_policy, rng))
 
     put(protocol, "confirm", broken)
+
+
+@at_least_once_bug
+def without_a_ledger_the_ok_to_a_commit_is_believed(put: Any) -> None:
+    the_ok_to_a_commit_is_believed(put)
 
 
 @bug

@@ -12,9 +12,10 @@ from unittest.mock import patch
 import orjson
 
 from ..assembling_world import run_assembling
+from ..at_least_once import run_at_least_once
 from ..debezium_world import run_debezium
 from ..world import run_schedule
-from .registry import ASSEMBLING, BUGS, DEBEZIUM
+from .registry import ASSEMBLING, AT_LEAST_ONCE, BUGS, DEBEZIUM
 
 MOST_SEEDS = 20_000
 UNFIT = re.compile(r"\b(Attribute|Name|Runtime|Type)Error\b")
@@ -24,7 +25,8 @@ UNFIT = re.compile(r"\b(Attribute|Name|Runtime|Type)Error\b")
 def seeds_needed(name: str, most: int = MOST_SEEDS, first: int = 0) -> tuple[str, int | None, str, float]:
     """Plant one bug and run schedules until the checker notices: name, seeds needed, what it said, seconds."""
     started = time.perf_counter()
-    run = run_assembling if name in ASSEMBLING else run_debezium if name in DEBEZIUM else run_schedule
+    worlds = (ASSEMBLING, run_assembling), (DEBEZIUM, run_debezium), (AT_LEAST_ONCE, run_at_least_once)
+    run = next((run for bugs, run in worlds if name in bugs), run_schedule)
     for seed in range(first, first + most):
         with ExitStack() as stack:
             BUGS[name](lambda target, attribute, value: stack.enter_context(patch.object(target, attribute, value)))

@@ -32,6 +32,15 @@ def debezium_bug(plant: Plant) -> Plant:
     return bug(plant)
 
 
+AT_LEAST_ONCE: set[str] = set()
+"""The bugs for schedules without a ledger."""
+
+
+def at_least_once_bug(plant: Plant) -> Plant:
+    AT_LEAST_ONCE.add(plant.__name__.replace("_", " "))
+    return bug(plant)
+
+
 def nothing(*_: object, **__: object) -> Iterator[Any]:
     """Steps that do nothing."""
     yield from ()
