@@ -169,9 +169,10 @@ def run(args: argparse.Namespace) -> int:
         out.write(_WHAT_HAPPENS.format(seconds=options.seconds))
         out.flush()
     from starrocks_demo.display import Display, Summary, own_copy, save_picture
-    from starrocks_demo.pipeline import Workspace, require_java
+    from starrocks_demo.pipeline import Workspace
     from starrocks_demo.run import DemoRun
     from starrocks_txn_sink.clock import SystemClock
+    from starrocks_txn_sink.spark_version import require_java
 
     require_java()
     space = Workspace.open(options.data_dir, keep=options.keep)

@@ -26,7 +26,7 @@ from starrocks_txn_sink import (
     assemble_transactions,
     recommended_conf,
 )
-from starrocks_txn_sink.errors import OptionError, StarRocksSinkError
+from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.metrics import MetricsServer
 from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.sources import parse_txn_events
@@ -44,20 +44,6 @@ appender.file.layout.pattern = %d{HH:mm:ss.SSS} %p %c{1}: %m%n%ex
 """
 _LOGS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 _GONE_WITHIN = 15.0  # seconds that the JVM gets to end by itself
-
-
-class NoJava(StarRocksSinkError):
-    """There is no Java to run Spark with."""
-
-    code = "no_java"
-    hint = "Install a JDK 17 (Debian: apt install openjdk-17-jre-headless), or set JAVA_HOME."
-
-
-def require_java() -> None:
-    """Raises `NoJava`; Spark itself would only say that its gateway ended."""
-    home = os.environ.get("JAVA_HOME")
-    if not shutil.which("java", path=str(Path(home, "bin")) if home else None):
-        raise NoJava(f"Spark needs Java, and there is none {f'in JAVA_HOME={home}' if home else 'on PATH'}.")
 
 
 class Workspace:

@@ -64,6 +64,9 @@ def _serve(args: argparse.Namespace) -> int:
         except OSError as error:
             sys.stderr.write(f"The emulator cannot start: {error}. Ports: --fe-port, --be-port, --query-port.\n")
             return 1
+        except EmulatorError as error:
+            sys.stderr.write(f"{error}\n")
+            return 1
         _announce(emulator, args.json, sys.stdout)
         if args.stop_at_eof:
             threading.Thread(target=_end_at_eof, args=(end,), daemon=True).start()

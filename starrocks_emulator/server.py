@@ -95,7 +95,6 @@ class Emulator(RunningServer):
 
     def _start(self) -> None:
         settings = self.settings
-        self._data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         store = self._store = Store(
             self._data_dir,
             tracking_url=self._tracking_url,

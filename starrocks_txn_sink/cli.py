@@ -18,7 +18,7 @@ PROGRAM = "starrocks-txn-sink"
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A subcommand: `module` has `add_arguments(parser)` and `run(args) -> int`; `extra` names its extra, or ''.
+    """A subcommand: `module` has `add_arguments(parser)` and `run(args) -> int`; `extra` names its extras, or ''.
 
     `error_code` is the exit code for a StarRocksSinkError: 2 for commands whose code 1 is a result.
     """
@@ -86,21 +86,21 @@ COMMANDS = (
         "plan",
         "starrocks_txn_sink.operations.plan",
         "print the DDL for the tables of a connector's topics, from the types in their messages; run it on request",
-        "kafka",
+        "spark,kafka",
         error_code=2,
     ),
     Command(
         "init",
         "starrocks_txn_sink.operations.sync.init",
         "write the file of sync from a running connector's topics, or from the source database",
-        "kafka",
+        "spark,kafka",
         error_code=2,
     ),
     Command(
         "sync",
         "starrocks_txn_sink.operations.sync.command",
         "create the tables of a connector's topics and write them all, as a file describes it",
-        "kafka",
+        "spark,kafka",
         error_code=2,
     ),
 )

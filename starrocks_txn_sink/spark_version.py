@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -156,6 +157,15 @@ _LATER_COMPILER: Final = (
 Code that reads rows has run so often within a second. At the default thresholds the compiler takes half of the
 processor time of a start, for code of Spark that runs a few hundred times.
 """
+
+
+def require_java() -> None:
+    """Raises OptionError without Java; Spark itself would only say that its gateway ended."""
+    home = os.environ.get("JAVA_HOME")
+    if not shutil.which("java", path=str(Path(home, "bin")) if home else None):
+        hint = "Install a JDK 17 (Debian: apt install openjdk-17-jre-headless), or set JAVA_HOME."
+        place = f"in JAVA_HOME={home}" if home else "on PATH"
+        raise OptionError(f"Spark needs Java, and there is none {place}.", hint=hint)
 
 
 @suggests_arguments

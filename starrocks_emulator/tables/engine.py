@@ -10,6 +10,7 @@ from typing import Final
 
 import duckdb
 
+from starrocks_emulator.settings import SettingError
 from starrocks_emulator.tables.catalog import literal
 
 _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
@@ -27,7 +28,7 @@ class WaitedTooLong(Exception):
 
 
 class Engine:
-    """Opens `folder/store.duckdb`, and reads bodies of loads in `spool`.
+    """Opens `folder/store.duckdb`, and reads bodies of loads in `spool`. Raises SettingError where that cannot be.
 
     Cursors are independent sessions; each read statement sees one snapshot.
 
@@ -35,10 +36,14 @@ class Engine:
     """
 
     def __init__(self, folder: Path, spool: Path, memory_limit: str) -> None:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         file = folder / "store.duckdb"
         config = {**_SETTINGS, "memory_limit": memory_limit, "temp_directory": str(folder / "spill")}
-        self._root = duckdb.connect(str(file), config=config)
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._root = duckdb.connect(str(file), config=config)
+        except (OSError, duckdb.Error) as error:
+            advice = "Name another folder, or end the emulator that has this one open."
+            raise SettingError(f"The data folder {folder} cannot be used: {error}. {advice}") from None
         file.chmod(0o600)
         self._root.execute("SET GLOBAL TimeZone = 'UTC'")
         self._root.execute(f"ATTACH ':memory:' AS {ASIDE}")

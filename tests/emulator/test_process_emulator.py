@@ -18,6 +18,7 @@ import requests
 
 import starrocks_emulator
 from starrocks_emulator.process import EmulatorProcess, EmulatorProcessFailed
+from starrocks_emulator.server import Emulator
 from starrocks_emulator.settings import Generation, Settings
 from tests.support.query_port import query
 from tests.support.waiting import wait_until
@@ -169,6 +170,22 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
     assert ended.stderr.startswith("The emulator cannot start: ")
     assert f"127.0.0.1:{port}" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_a_data_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path / "in use"):
+        with Emulator(tmp_path / "in use", Settings()):
+            ended = subprocess.run(
+                [sys.executable, "-m", "starrocks_emulator", "--data-dir", str(folder), "--fe-port", "0"],
+                capture_output=True,
+                text=True,
+                timeout=60,
+            )
+        assert ended.returncode == 1
+        assert ended.stderr.startswith(f"The data folder {folder} cannot be used: ")
+        assert "Name another folder" in ended.stderr
+        assert "Traceback" not in ended.stderr
 
 
 @pytest.mark.deep

@@ -42,7 +42,7 @@ _OWN: Final = (model.SEQ, NUMBER, COMMIT, COLLECTION)
 _PLACES: Final = ("position", "last_position", "upto")  # in errors and notices
 _TOGETHER: Final = (
     "All rows of a transaction must come through one partition, in order: no topic for each table, no compaction, no "
-    'filter behind the numbers, no asynchronous bootstrap, an idempotent producer. Otherwise pass transactions="none".'
+    'filter behind the numbers, no asynchronous bootstrap, an idempotent producer. Otherwise set transactions="none".'
 )
 
 

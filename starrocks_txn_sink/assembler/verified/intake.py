@@ -266,12 +266,13 @@ def _check(events: pa.Table, source: str) -> None:
     unknown = pc.and_(marker, pc.invert(pc.is_in(events[STATUS], value_set=pa.array([BEGIN, END]))))
     metadata = "Set provide.transaction.metadata=true at the connector, and give the transaction topic whole."
     before = "Changes that it wrote before that setting have none: start behind them."
+    alone = 'set transactions="none" in DebeziumAssembly (for sync under [source] of its file)'
     for wrong, sentence, hint in (
         (
             pc.and_(row, pc.and_(without_id, pc.invert(snapshot))),
             "A change has no transaction",
-            f'{metadata} {before} Or pass transactions="none" to DebeziumAssembly: each change is written once, in the '
-            "order of its key, but a transaction of the source may be split over two micro-batches.",
+            f"{metadata} {before} Or {alone}, with a new checkpoint: each change is written once, in the order of its "
+            "key, but a transaction of the source may be split over two micro-batches.",
         ),
         (pc.and_(marker, without_id), "A transaction marker has no id", metadata),
         (unknown, "A transaction marker is neither BEGIN nor END", metadata),
@@ -282,8 +283,7 @@ def _check(events: pa.Table, source: str) -> None:
             pc.and_(of_transaction, events[model.POSITION].is_null()),
             "A change has no position",
             "Only the connectors for PostgreSQL (source.lsn), MySQL and MariaDB (source.file, source.pos) give whole "
-            'transactions. For others pass transactions="none" to DebeziumAssembly: each change is written once, in '
-            "the order of its key.",
+            f"transactions. For others {alone}: each change is written once, in the order of its key.",
         ),
     ):
         at = pc.index(wrong, True).as_py()

@@ -47,7 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print what the file describes, or run it; raises StarRocksSinkError for a file or a table that cannot work."""
+    from starrocks_txn_sink.spark_version import require_java
+
     sync = read_sync(args.file)
+    if not args.dry_run and _SUBMITTED not in os.environ:
+        require_java()  # before a table is created
     plan = planned(sync, newest(sync, args.deadline), args.deadline) if sync.create else None
     fit = True
     if args.dry_run:

@@ -300,7 +300,12 @@ class _File:
         if fits and setting.kind is int:
             fits = value > 0
         if not fits:
-            raise self._error(place, f"{place[-1]} is {value!r}", f"Allowed: {setting.kind_name}.", number)
+            raise self._error(
+                place,
+                f"{place[-1]} is {value!r}",
+                f"Allowed: {' or '.join(setting.choices) or setting.kind_name}.",
+                number,
+            )
         if setting.choices and value not in setting.choices:
             hint = did_you_mean(str(value), setting.choices, f"Use {' or '.join(setting.choices)}.")
             raise self._error(place, f"{place[-1]} is {value!r}", hint, number)

@@ -142,7 +142,7 @@ _NO_KEY: Final = (
 )
 _NO_NUMBER: Final = (
     "A row has neither xoffset nor commit, so nothing shows whether its transaction is whole,",
-    'Set output_commit_info=true and output_xoffset=true at Maxwell, or pass transactions="none".',
+    'Set output_commit_info=true and output_xoffset=true at Maxwell, or set transactions="none".',
 )
 
 

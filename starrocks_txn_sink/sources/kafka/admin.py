@@ -76,7 +76,10 @@ class KafkaAdmin:
         missing = [topic for topic in topic_list if topic not in topics_seen or not topics_seen[topic].partitions]
         if missing or not topic_list:
             name = ", ".join(missing) or f"that matches {pattern}"
-            raise InputError(f"Kafka has no topic {name}.", hint="Correct the subscription, or create the topic.")
+            hint = (
+                "Correct the name or the pattern, or create the topic; a connector creates it with the first message."
+            )
+            raise InputError(f"Kafka has no topic {name}.", hint=hint)
         return [(topic, number) for topic in topic_list for number in sorted(topics_seen[topic].partitions)]
 
     def first_offsets(self, partitions: Iterable[KafkaPartition]) -> Offsets:

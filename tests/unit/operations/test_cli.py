@@ -58,6 +58,23 @@ def test_a_missing_extra_may_show_only_when_the_command_runs(
     assert "pip install 'starrocks-txn-sink[demo]'" in capsys.readouterr().err
 
 
+def test_a_command_that_needs_spark_names_its_extra() -> None:
+    imports = """
+import importlib, sys
+from starrocks_txn_sink.cli import COMMANDS
+sys.modules["pyspark"] = sys.modules["py4j"] = None
+for command in COMMANDS:
+    try:
+        importlib.import_module(command.module)
+    except ModuleNotFoundError:
+        print(command.name, command.extra)
+"""
+    ended = subprocess.run([sys.executable, "-c", imports], capture_output=True, text=True, timeout=60, check=True)
+    extras = dict(line.split() for line in ended.stdout.splitlines())
+    assert {"plan", "init", "sync"} <= extras.keys()
+    assert all("spark" in extra.split(",") for extra in extras.values()), extras
+
+
 @pytest.mark.parametrize("package", ["starrocks_txn_sink", "starrocks_emulator", "starrocks_demo"])
 def test_a_module_of_ours_that_is_missing_is_a_bug_and_shows_as_one(fake: SimpleNamespace, package: str) -> None:
     def run(_: Any) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,18 @@ def test_the_master_is_that_of_the_file_else_of_sparks_defaults(
     if defaults is not None:
         (tmp_path / "spark-defaults.conf").write_text(defaults)
     assert command.master_of(parse_sync(SMALLEST + section)) == master
+
+
+@pytest.mark.parametrize("variable", ["JAVA_HOME", "PATH"])
+def test_without_java_sync_says_so_and_creates_nothing(
+    variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv(variable, str(tmp_path))
+    file = tmp_path / "shop.toml"
+    file.write_text(SMALLEST)
+    assert cli.main(["sync", str(file)]) == 2
+    assert re.match("starrocks-txn-sink: Spark needs Java.* Install a JDK 17", capsys.readouterr().err)
 
 
 def test_every_setting_reaches_its_object() -> None:
@@ -137,6 +150,7 @@ NAMES = ("public.big_one", "public.orders", "public.secret", "audit.log", "audit
         (SOURCE + TARGET + '[target.tables.t]\nkey = ["id"]\n' + QUERY, "line 9: .* Did you mean keys"),
         (SMALLEST + '[assembly]\nopen_timout = "1 min"\n', "line 11: .*open_timout.* Did you mean open_timeout"),
         (SOURCE + 'transactions = "nine"\n' + TARGET + QUERY, "line 4: transactions is 'nine'.* Did you mean none"),
+        (SOURCE + "transactions = true\n" + TARGET + QUERY, "line 4: .* Allowed: whole or none"),
         (SMALLEST + '[assembly]\ntables = "x"\n', "line 11: .*no argument for format .*tables"),
         (SMALLEST + "[[routes]]\nfrom = 'a'\nto = 'b'\n[[routes]]\nfrom = 'c'\n", "line 13: routes lacks to"),
         (SMALLEST + "[[routes]]\nfrom = 'a'\nto = 'b'\n[[routes]]\nfrom = 'c'\nto = 5\n", "line 15: to is 5"),
