@@ -39,17 +39,18 @@ unexport PYTHONDONTWRITEBYTECODE
 # ARGS="-n 0" does without workers.
 JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); [ $$n -le 3 ] && echo $$((n + 1)) || echo 4)
 .PHONY: test-all
-test: setup $(VENV)/spark-classes.jsa
+test: setup $(VENV)/.class-archive
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadscope -m "not deep" $(ARGS)
 
 # Also what is marked `deep`, with five times as many examples and schedules.
-test-all: setup $(VENV)/spark-classes.jsa
+test-all: setup $(VENV)/.class-archive
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadscope --hypothesis-profile=deep $(ARGS)
 
 # Spark's JVMs start twice as fast with an archive of its classes; the tests start dozens of them.
-$(VENV)/spark-classes.jsa: $(STAMP)
-	@JDK_JAVA_OPTIONS="$$($(BIN)/python -c 'from tests import jvm; print(jvm.QUICK)')" $(BIN)/python -m tests.support.class_archive $@ >$(VENV)/spark-classes.log 2>&1 || \
-	  echo "No archive of Spark's classes, so the tests take longer: see $(VENV)/spark-classes.log"
+$(VENV)/.class-archive: $(STAMP)
+	@$(BIN)/starrocks-txn-sink class-archive >$(VENV)/class-archive.log 2>&1 || \
+	  echo "No archive of Spark's classes, so the tests take longer: see $(VENV)/class-archive.log"
+	@touch $@
 
 lint: setup
 	$(BIN)/ruff check .

@@ -97,6 +97,12 @@ COMMANDS = (
         error_code=2,
     ),
     Command(
+        "class-archive",
+        "starrocks_txn_sink.operations.class_archive",
+        "write a file from which Spark starts faster, once for an environment or in an image's build",
+        "spark",
+    ),
+    Command(
         "sync",
         "starrocks_txn_sink.operations.sync.command",
         "create the tables of a connector's topics and write them all, as a file describes it",

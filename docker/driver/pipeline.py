@@ -9,21 +9,18 @@ from pathlib import Path
 import pyspark
 from pyspark.sql import DataFrame, SparkSession
 
-from starrocks_txn_sink import SinkOptions, StarRocksSink, assemble_debezium, run_forever
+from starrocks_txn_sink import SinkOptions, StarRocksSink, assemble_debezium, recommended_conf, run_forever
 from starrocks_txn_sink.sources import kafka_options, parse_debezium, parse_debezium_transactions
 
 KAFKA_READER = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
-ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
 def session() -> SparkSession:
     options = {
+        **recommended_conf(2, preload=True),
         "spark.jars.packages": KAFKA_READER,
         "spark.jars.ivy": str(Path.home() / "ivy"),
-        "spark.driver.extraJavaOptions": "-Xss16m",
-        "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
         "spark.ui.enabled": "false",
     }
     builder = SparkSession.builder.appName("starrocks-txn-sink-demo")  # the master comes from outside

@@ -13,15 +13,17 @@ import pytest
 from pyspark.sql import SparkSession
 
 from starrocks_txn_sink import recommended_conf
+from starrocks_txn_sink.class_archive import END, spark_home
 from starrocks_txn_sink.writer.daemon import prefer_installed_pyspark
-from tests.jvm import SILENT
 
 _SESSION = """
 import sys
+sys.prefix = sys.argv[1]
 from pyspark.sql import SparkSession
 from starrocks_txn_sink import recommended_conf
+from starrocks_txn_sink.class_archive import END
 conf = recommended_conf()
-conf["spark.driver.extraJavaOptions"] += f" -Xlog:class+load=info:file={sys.argv[2]} {sys.argv[1]}"
+conf["spark.driver.extraJavaOptions"] += f" -Xlog:class+load=info:file={sys.argv[2]}"
 conf |= {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 spark = SparkSession.builder.master("local[1]").config(map=conf).getOrCreate()
 assert spark.range(3).count() == 3
@@ -31,24 +33,29 @@ jvm.shutdown()
 jvm.proc.stdin.close()
 jvm.proc.wait(120)
 """
-
-
-ROOT = Path(__file__).parents[2]
+_COMMAND = """
+import sys
+sys.prefix = sys.argv[1]
+from starrocks_txn_sink import cli
+sys.exit(cli.main(["class-archive"]))
+"""
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "JDK_JAVA_OPTIONS"}
 MAPPED = "shared objects file (top)"  # the archive on top of the JDK's own
 
 
-def session(java_options: str, classes: Path) -> str:
-    """Run a session with `java_options` of the driver; the log of its classes."""
+def session(environment: Path) -> str:
+    """Run a session with `recommended_conf()` in a Python environment; the log of its classes."""
+    classes = environment.parent / "classes.log"
     process = subprocess.run(
-        [sys.executable, "-c", _SESSION, java_options, str(classes)],
-        env=ENVIRONMENT | {"SPARK_LOCAL_DIRS": str(classes.parent)},
+        [sys.executable, "-c", _SESSION, str(environment), str(classes)],
+        env=ENVIRONMENT | {"SPARK_LOCAL_DIRS": str(environment / "spark")},
         capture_output=True,
         text=True,
         timeout=240,
         check=False,
     )
     assert process.returncode == 0, process.stderr[-2000:]
+    assert "[cds" not in process.stdout + process.stderr
     return classes.read_text(errors="replace")
 
 
@@ -57,6 +64,13 @@ def test_the_jvm_knows_the_options(name: str) -> None:
     options = recommended_conf()[name].replace("-XX:+IgnoreUnrecognizedVMOptions", "").split()
     process = subprocess.run(["java", *options, "-version"], capture_output=True, text=True, timeout=60, check=False)
     assert (process.returncode, process.stdout) == (0, ""), process.stderr
+
+
+def test_spark_has_what_it_does_not_fetch_with_its_kafka_source() -> None:
+    jars = [file.name for file in (spark_home() / "jars").iterdir()]
+    modules = [module.partition(":")[2] for module in recommended_conf()["spark.jars.excludes"].split(",")]
+    assert modules
+    assert not [name for name in modules if not any(jar.startswith(f"{name}-") for jar in jars)]
 
 
 @pytest.mark.spark
@@ -90,14 +104,18 @@ def test_only_the_zip_of_the_installed_pyspark_leaves_the_path(
 
 @pytest.mark.spark
 @pytest.mark.deep
-@pytest.mark.timeout(600)
-def test_a_driver_maps_an_archive_that_another_one_wrote(tmp_path: Path) -> None:
-    archive = tmp_path / "spark.jsa"
-    assert MAPPED not in session(f"-XX:SharedArchiveFile={archive} {SILENT}", tmp_path / "first.log")
-    command = [sys.executable, "-m", "tests.support.class_archive", str(archive)]
-    process = subprocess.run(
-        command, env=ENVIRONMENT, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False
-    )
-    assert process.returncode == 0, process.stderr[-2000:]
-    assert [file.name for file in tmp_path.glob("*.jsa*")] == ["spark.jsa"]
-    assert session(f"-XX:SharedArchiveFile={archive} {SILENT}", tmp_path / "second.log").count(MAPPED) > 5000
+@pytest.mark.timeout(900)
+def test_a_driver_maps_the_archive_that_the_command_wrote(tmp_path: Path) -> None:
+    environment = tmp_path / "an environment"  # whose name Spark has to quote
+    environment.mkdir()
+    assert MAPPED not in session(environment)
+    command = [sys.executable, "-c", _COMMAND, str(environment)]
+    writers = [subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    errors = [writer.communicate(timeout=600)[1] for writer in writers]
+    assert [writer.returncode for writer in writers] == [0, 0], errors
+    (archive,) = (environment / "share" / "starrocks-txn-sink").iterdir()
+    assert session(environment).count(MAPPED) > 5000
+    whole = archive.read_bytes()
+    for damaged in (whole[: len(whole) // 2], bytes(len(whole) - len(END)) + END, b""):
+        archive.write_bytes(damaged)
+        assert MAPPED not in session(environment)

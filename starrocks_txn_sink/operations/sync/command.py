@@ -116,12 +116,11 @@ def session(sync: Sync) -> SparkSession:
 
 def master_of(sync: Sync) -> str:
     """Spark's master: of FILE, else of Spark's own file of defaults, else this machine."""
-    import pyspark
+    from starrocks_txn_sink.class_archive import spark_home
 
     if "spark.master" in sync.spark:
         return str(sync.spark["spark.master"])
-    home = os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent
-    folder = Path(os.environ.get("SPARK_CONF_DIR") or Path(home, "conf"))
+    folder = Path(os.environ.get("SPARK_CONF_DIR") or spark_home() / "conf")
     with suppress(FileNotFoundError):
         named = _MASTER.search((folder / "spark-defaults.conf").read_text("utf-8"))
         return named[1] if named else "local"

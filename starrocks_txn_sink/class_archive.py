@@ -1,0 +1,63 @@
+"""The class archive: a file of the classes that Spark loads, which the driver's JVM maps, so that it starts faster.
+
+HotSpot calls it class data sharing. `starrocks-txn-sink class-archive` writes the file, and `recommended_conf()` names
+it to the JVM where it is there. It lies in Python's environment, as Spark does: an image takes it along, and a removed
+environment leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+from typing import Final
+
+import pyspark
+
+END: Final = b"starrocks-txn-sink: whole"
+"""Follows the JVM's bytes. A JVM dies of an archive whose end is missing, such as that of a copy onto a full disk."""
+SILENT: Final = "-Xlog:cds=off -Xlog:cds+dynamic=off"
+"""The JVM says nothing of an archive that does not fit, and starts without it."""
+
+
+def spark_home() -> Path:
+    """The Spark that PySpark starts."""
+    return Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
+
+
+def archive_file() -> Path | None:
+    """The archive of this environment for its Spark and its Java, there or not; None where one of them is not found.
+
+    A JVM takes an archive of its own build and class path only, so the name has both. A file of this name also proves
+    that this Java knows the options.
+    """
+    home = os.environ.get("JAVA_HOME")
+    program = Path(home, "bin", "java") if home else Path(shutil.which("java") or "/nowhere/java")
+    try:
+        release = Path(program.resolve().parents[1], "release").read_bytes()
+        core = next(spark_home().glob("jars/spark-core_*.jar"))
+        installed = int(core.stat().st_mtime)  # the JVM, too, compares whole seconds; an image keeps no more
+    except (OSError, IndexError, StopIteration):
+        return None
+    place = f"{core}\n{installed}\n{os.environ.get('SPARK_CONF_DIR')}\n"
+    digest = hashlib.sha256(place.encode() + release).hexdigest()[:12]
+    return Path(sys.prefix, "share", "starrocks-txn-sink", f"spark-{digest}.jsa")
+
+
+def archive_options() -> str:
+    """Options with which the driver's JVM maps the archive; empty where there is none."""
+    file = archive_file()
+    return f" {shlex.quote(f'-XX:SharedArchiveFile={file}')} {SILENT}" if file is not None and is_whole(file) else ""
+
+
+def is_whole(file: Path) -> bool:
+    """Whether the archive is there, with its end."""
+    try:
+        with file.open("rb") as archive:
+            archive.seek(-len(END), os.SEEK_END)
+            return archive.read() == END
+    except OSError:
+        return False

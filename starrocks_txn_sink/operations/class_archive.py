@@ -1,0 +1,142 @@
+"""`starrocks-txn-sink class-archive`: writes the file from which Spark's JVM starts faster.
+
+A small stream runs through Python, as a job's do. At its exit the JVM writes the classes that it has loaded into the
+file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from starrocks_txn_sink.class_archive import END, SILENT, archive_file, is_whole
+from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.options import command_line
+from starrocks_txn_sink.spark_version import recommended_conf, require_java
+
+_RUN_SECONDS: Final = 600.0  # ten times what a slow machine needs
+_EXIT_SECONDS: Final = 300.0
+_FOREIGN: Final = ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "PYSPARK_SUBMIT_ARGS")
+"""What leads Python to another JVM than the one that a job's session starts."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "recommended_conf() and sync use the file from then on. See docs/guides/performance.md."
+
+
+def run(_: argparse.Namespace) -> int:
+    """Write the archive unless it is there; raises OptionError where this Java or this Spark can have none."""
+    require_java()
+    file = archive_file()
+    if file is None:
+        hint = "Install a JDK 17, and PySpark or what SPARK_HOME names."
+        raise OptionError("Java has no file release, or Spark no folder jars.", hint=hint)
+    if is_whole(file):
+        command_line.print_lines([f"{file} is there already."])
+        return 0
+    began = time.monotonic()
+    write_archive(file)
+    megabytes, seconds = file.stat().st_size / 1e6, time.monotonic() - began
+    command_line.print_lines([f"{file}: {megabytes:.0f} MB, written in {seconds:.0f} s."])
+    return 0
+
+
+def run_apart(unfinished: Path) -> None:
+    """Run the session in a process of its own; raises OptionError unless its JVM has written the file."""
+    command = [sys.executable, "-m", __name__, str(unfinished)]
+    environment = {name: value for name, value in os.environ.items() if name not in _FOREIGN}
+    try:
+        process = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=_RUN_SECONDS, check=False
+        )
+        lines = (process.stdout + process.stderr).strip().splitlines()
+    except subprocess.TimeoutExpired:
+        lines = [f"it took longer than {_RUN_SECONDS:.0f} s"]
+    if not unfinished.is_file():
+        raise OptionError(
+            f"Java wrote no class archive: {lines[-1][:200] if lines else 'it gave no reason'}.",
+            hint="It needs a JDK 17 of the HotSpot kind (OpenJDK), and a Spark without files in its folder conf.",
+        )
+
+
+def write_archive(file: Path, run_session: Callable[[Path], object] = run_apart) -> None:
+    """Write the file, and remove those of another Spark or Java.
+
+    The file appears whole or not at all, also where two processes write it.
+
+    Args:
+        file: What `archive_file()` says.
+        run_session: Has a JVM write the file it is given, next to which its session has its folders.
+
+    Raises:
+        OptionError: Java wrote none, or the folder cannot be written.
+    """
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="unfinished-", dir=file.parent) as folder:
+            unfinished = Path(folder, file.name)
+            run_session(unfinished)
+            unfinished.chmod(0o644)  # an image's build may run as root, a job does not
+            with unfinished.open("ab") as archive:
+                archive.write(END)
+                archive.flush()
+                os.fsync(archive.fileno())  # else a power cut leaves the name with other bytes
+            unfinished.replace(file)
+    except OSError as error:
+        raise OptionError(
+            f"The class archive cannot be written: {error}.",
+            hint="Run the command as the user who installs packages into this environment.",
+        ) from None
+    for old in file.parent.glob("spark-*.jsa"):
+        if old != file:
+            old.unlink(missing_ok=True)
+
+
+def _run_session(unfinished: Path) -> None:
+    from pyspark.sql import SparkSession
+
+    home = unfinished.parent
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    conf: dict[str, Any] = {
+        **recommended_conf(2),
+        "spark.driver.extraJavaOptions": f"-Xss16m '-XX:ArchiveClassesAtExit={unfinished}' {SILENT}",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.port": "0",
+        "spark.local.dir": str(home / "local"),
+        "spark.sql.warehouse.dir": str(home / "warehouse"),
+    }
+    spark = SparkSession.builder.master("local[2]").config(map=conf).getOrCreate()
+    _run_stream(spark, home)
+    gateway: Any = spark.sparkContext._gateway
+    spark.stop()
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(_EXIT_SECONDS)
+
+
+def _run_stream(spark: Any, home: Path) -> None:
+    from pyspark.sql import DataFrame, functions as F
+
+    folder = home / "events"
+    folder.mkdir()
+    (folder / "0.json").write_text('{"value":"a"}\n')
+    frame = spark.readStream.schema("value string").json(str(folder))
+
+    def write(batch: DataFrame, _: int) -> None:
+        spread = batch.withColumn("number", F.xxhash64("value")).repartition(2, "number")
+        spread.sortWithinPartitions("number").mapInArrow(lambda batches: batches, spread.schema).collect()
+
+    writer = frame.writeStream.foreachBatch(write).option("checkpointLocation", str(home / "checkpoint"))
+    writer.trigger(availableNow=True).start().awaitTermination()
+
+
+if __name__ == "__main__":
+    _run_session(Path(sys.argv[1]))
