@@ -265,12 +265,14 @@ def _parsed(values: Sequence[bytes], assembly: DebeziumAssembly = _BY_JSON) -> l
 
 
 def table(cases: Sequence[Case], modes: Sequence[Modes], rows: Seen) -> str:
-    """A Markdown table: what each value becomes, by the modes on which it depends; what stays is below."""
+    """A Markdown table: what each shown value becomes, by the modes on which it depends; what stays is below."""
     lines = ["| type | value | row with the schema | row without |", "|---|---|---|---|"]
     plain: list[str] = []
     for number, case in enumerate(cases):
         outcomes = ([_short(kinds[at][f"c{number}"]) for kinds in rows] for at in range(2))
         with_schema, without = (_outcome(case, modes, texts) for texts in outcomes)
+        if not case.shown:
+            continue
         if with_schema == without and without.strip('`"') == case.value.strip("'"):
             plain.append(f"`{case.type}` {without}")
             continue
