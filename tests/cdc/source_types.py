@@ -8,7 +8,7 @@ from typing import Final
 
 @dataclass(frozen=True)
 class Case:
-    """A column of a source's table, with its value in SQL; `shown` on the page, unless it tells no more than another."""
+    """A column of a source's table, with its value in SQL; `shown` on the page unless another tells the same."""
 
     type: str
     value: str
