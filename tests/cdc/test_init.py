@@ -71,7 +71,7 @@ def written(url: str, tmp_path: Path, *words: str) -> tuple[Sync, str]:
 def test_a_postgresql_with_two_schemas(postgres: Postgres, tmp_path: Path) -> None:
     sync, text = written(f"postgresql://postgres@127.0.0.1:{postgres.port}/postgres", tmp_path)
     assert "from the catalog of the database postgres at 127.0.0.1." in text
-    assert sync.kafka["subscribePattern"] == r"shop\.(public\..*|sales\..*|transaction)"
+    assert sync.topics == r"shop\.(public\..*|sales\..*|transaction)"
     assert sync.routes == ((r"public\.(.*)", "public_{1}"), (r"sales\.(.*)", "sales_{1}"))
     orders = "at timestamp with time zone, tenant integer, id bigint, total numeric(12,2)"
     assert f"# public.orders, key tenant, id: {orders}\n" in text
@@ -101,7 +101,7 @@ def test_another_user_gives_its_password_in_the_environment(
 
 def test_a_mariadb_with_one_database(mariadb: MariaDB, tmp_path: Path) -> None:
     sync, text = written(f"mysql://root@127.0.0.1:{mariadb.port}/shop", tmp_path)
-    assert sync.kafka["subscribePattern"] == r"shop\.(shop\..*|transaction)"
+    assert sync.topics == r"shop\.(shop\..*|transaction)"
     assert sync.routes == ((r"shop\.(.*)", "{1}"),)
     assert "# shop.orders, key tenant, id: id bigint(20) unsigned, tenant int(11), kind enum('a','b')\n" in text
     assert "# DECIDE: shop.logs has no key. As a key name unique columns:" in text

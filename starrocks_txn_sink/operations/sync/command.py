@@ -78,7 +78,7 @@ def newest(sync: Sync, seconds: float) -> Iterator[KeyedMessage]:
     own = {name.removeprefix(_KAFKA): value for name, value in sync.kafka.items() if name.startswith(_KAFKA)}
     config = {**client_config(own), "group.id": "starrocks-txn-sink"}  # required; no offset is committed
     shared = isinstance(sync.describing, CanalAssembly)
-    return newest_messages(config, seconds, pattern=sync.kafka["subscribePattern"], shared=shared)
+    return newest_messages(config, seconds, pattern=sync.topics, shared=shared)
 
 
 def planned(sync: Sync, messages: Iterator[KeyedMessage], seconds: float) -> TablePlan:
@@ -146,7 +146,7 @@ def start(sync: Sync) -> int:
 
 def text_lines(sync: Sync, plan: TablePlan | None) -> Iterator[str]:
     """What the command would do: DDL as SQL, all else as comments in it."""
-    yield f"-- topics: {sync.kafka['subscribePattern']} of {sync.kafka['kafka.bootstrap.servers']}"
+    yield f"-- topics: {sync.topics} of {sync.kafka['kafka.bootstrap.servers']}"
     for pattern, template in sync.routes:
         yield f"-- route: {pattern} -> {'left out' if template == LEFT_OUT else template}"
     for name, value in options_given(sync).items():

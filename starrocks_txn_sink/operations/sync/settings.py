@@ -64,8 +64,12 @@ _OF_SOURCE: Final[Mapping[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """What a file describes: Kafka's options for Spark, the sink's options, the rules, the tables' layouts."""
+    """What a file describes: Kafka's options for Spark, the sink's options, the rules, the tables' layouts.
 
+    `topics` is the regular expression as the file has it.
+    """
+
+    topics: str
     kafka: Mapping[str, str]
     options: SinkOptions
     assembly: SyncAssembly
@@ -157,6 +161,7 @@ class _File:
             message = "trigger and until_end exclude each other"
             raise self._error(("query", "until_end"), message, "Leave one of them out.")
         return Sync(
+            source["topics"],
             self._checked("source", lambda: self._kafka(source)),
             self._checked("target", self._options),
             self._checked("assembly", lambda: self._assembly(rules, source, columns)),

@@ -74,6 +74,9 @@ def kafka_options(bootstrap_servers: str | None = None, **options: str | int) ->
     as fetched, and about as much again, or more with compression, as polled records. With many partitions set a
     lower `kafka.max.partition.fetch.bytes`.
 
+    `subscribePattern` is for whole names here. Spark itself also takes a topic that has a match inside of its name:
+    `myshop.orders` for `shop\\..*`.
+
     Args:
         bootstrap_servers: The brokers as host:port, separated by commas.
         **options: Options of Spark's source, and Kafka's own with the prefix `kafka.`.
@@ -96,7 +99,8 @@ def kafka_options(bootstrap_servers: str | None = None, **options: str | int) ->
     texts = {name: _text(name, value) for name, value in settings.items()}
     own = {name.lower(): text for name, text in texts.items()}
     _check(own, twice=len(own) < len(texts) or (bootstrap_servers is not None and _SERVERS in options))
-    return {name: str(value) for name, value in _FAST.items() if name not in own} | texts
+    patterns = {name: f"^(?:{text})$" for name, text in texts.items() if name.lower() == "subscribepattern"}
+    return {name: str(value) for name, value in _FAST.items() if name not in own} | texts | patterns
 
 
 def _text(name: str, value: object) -> str:

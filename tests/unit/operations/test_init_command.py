@@ -51,7 +51,7 @@ def written(messages: Seen, **more: Any) -> tuple[Sync, str]:
 def test_what_messages_show_is_set_and_the_tables_are_listed() -> None:
     sync, text = written(seen(row(transaction=BLOCK), (None, marker("END", "1:1", {"public.orders": 1})), (KEY, None)))
     assert sync.kafka["kafka.bootstrap.servers"] == "b1:9092,b2:9092"
-    assert sync.kafka["subscribePattern"] == r"shop\.(public\..*|transaction)"
+    assert sync.topics == r"shop\.(public\..*|transaction)"
     assert (debezium(sync).transactions, debezium(sync).on_open_timeout) == ("whole", "fail")
     assert (debezium(sync).deleted_row, sync.routes) == ("before", ((r"public\.(.*)", "{1}"),))
     assert "# public.orders, key id: id BIGINT, at STRING, name STRING" in text
@@ -84,7 +84,7 @@ def test_canals_messages_say_their_types_and_keys() -> None:
     messages += [canal_feed.flat("UPDATE", [{"id": "1"}], [{"id": "2"}], table="logs", pkNames=None)]
     sync, text = written(seen(*((None, message) for message in messages), topics=("shop",)))
     assert isinstance(sync.assembly, CanalAssembly)
-    assert (sync.create, sync.kafka["subscribePattern"]) == (True, "shop")
+    assert (sync.create, sync.topics) == (True, "shop")
     assert sync.routes == ((r"shop\.(.*)", "{1}"),)
     assert "# shop.orders, key id: id INT, note VARCHAR(128)" in text
     assert "# DECIDE: shop.logs has no key." in text
@@ -104,7 +104,7 @@ def test_maxwells_messages_say_no_types_so_their_tables_are_left_to_the_user(
 ) -> None:
     sync, text = written(seen(*((None, message) for message in messages), topics=("shop.test.e", "shop.test.f")))
     assert isinstance(sync.assembly, MaxwellAssembly)
-    assert (sync.create, sync.kafka["subscribePattern"]) == (False, r"shop(\..*)?")
+    assert (sync.create, sync.topics) == (False, r"shop(\..*)?")
     assert (sync.assembly.transactions, sync.routes) == (transactions, ((r"test\.(.*)", "{1}"),))
     assert "# DECIDE: messages of test.e have no types" in text
     assert "open_timeout" not in text
@@ -113,7 +113,7 @@ def test_maxwells_messages_say_no_types_so_their_tables_are_left_to_the_user(
 def test_schemas_have_routes_of_their_own_and_odd_topics_an_open_pattern() -> None:
     other_change = change("orders", FIELDS).replace(b'"schema": "public"', b'"schema": "sa.les"')
     sync, _ = written(seen(row(), (KEY, other_change)))
-    assert sync.kafka["subscribePattern"] == r"shop\..*"
+    assert sync.topics == r"shop\..*"
     assert sync.routes == ((r"public\.(.*)", "public_{1}"), (r"sa\.les\.(.*)", "sa_les_{1}"))
 
 
@@ -184,7 +184,7 @@ def test_the_command_reads_a_broker_and_writes_a_new_file(tmp_path: Path, capsys
     capsys.readouterr()
     assert cli.main([*command[:3], "--prefix", "mysql", "--deadline", "30"]) == 0
     sync = parse_sync(capsys.readouterr().out)
-    assert (sync.kafka["subscribePattern"], sync.create) == ("mysql", True)
+    assert (sync.topics, sync.create) == ("mysql", True)
 
 
 @pytest.mark.parametrize(
@@ -235,5 +235,5 @@ def test_a_catalogs_tables_with_odd_names_have_an_open_pattern() -> None:
     table = DescribedTable("public.ord ers", ("id",), (("id", "bigint"),))
     catalog = Seen("shop", frozenset({"shop.public.ord_ers"}), origin="the catalog", tables={table.collection: table})
     sync, text = written(catalog)
-    assert sync.kafka["subscribePattern"] == r"shop\..*"
+    assert sync.topics == r"shop\..*"
     assert "# public.ord ers, key id: id bigint" in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
 
 import pytest
@@ -37,6 +38,14 @@ def test_own_options_win_whatever_their_case() -> None:
     assert options["kafka.receive.buffer.bytes"] == "-1"
     assert options["kafka.fetch.max.wait.ms"] == FAST["kafka.fetch.max.wait.ms"]
     assert (options["failOnDataLoss"], options["maxOffsetsPerTrigger"]) == ("false", "5")
+
+
+@pytest.mark.parametrize("name", ["subscribePattern", "subscribepattern"])
+def test_a_pattern_is_for_whole_names(name: str) -> None:
+    """Spark takes each topic in whose name it finds a match."""
+    pattern = kafka_options("h:1", **{name: r"shop\..*|audit"})[name]
+    names = ("shop.orders", "audit", "myshop.orders", "audits", "my.audit")
+    assert [topic for topic in names if re.search(pattern, topic)] == ["shop.orders", "audit"]
 
 
 @pytest.mark.parametrize(
