@@ -31,10 +31,10 @@ _SPARK = "An error of Spark or of the application."
 _WHAT_THEN: Mapping[type, tuple[str, str]] = {
     Outage: (
         "the sink waits",
-        "An *outage*: the sink tries again, then waits for StarRocks until `batch_deadline`.",
+        "*Outage*: the sink tries again, then waits, until `batch_deadline`.",
     ),
     Transient: ("the sink tries again", "*Transient*: the sink tries again, under a new label."),
-    Terminal: ("the query ends", "*Terminal*: the query ends; a restart alone does not help."),
+    Terminal: ("the query ends", "*Terminal*: a restart alone does not help."),
 }
 
 
