@@ -200,7 +200,7 @@ class AssemblingDriver(Driver):
 
     def _acknowledge(self) -> None:
         """All lanes have returned: publish, then let Spark believe it."""
-        if self._committed_at_end and not self._is_empty():
+        if self.session.ownership is None or (self._committed_at_end and not self._is_empty()):
             self.soon(self._world.rng.choice((0.0, 0.01, 0.5)), self._publish, None)
             return
         Fiber(

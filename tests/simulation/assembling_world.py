@@ -9,8 +9,8 @@ from starrocks_txn_sink.errors import InputError, SourceChanged
 from tests.support.memory_directory import MemoryDirectory
 
 from .assembling_driver import AssemblingDriver
-from .driver import Checkpoint, Driver
-from .event_log import EventChecker, EventSource, event_source
+from .driver import JOB, Checkpoint, Driver
+from .event_log import AtLeastOnceEventChecker, EventChecker, EventSource, event_source
 from .source import Source
 from .trace import Say
 from .world import MOST_DRIVERS, History, World
@@ -26,11 +26,13 @@ class AssemblingWorld(World):
     on where that one was. In the other schedules each driver goes on in a copy, and may cut other micro-batches.
     """
 
-    def __init__(self, seed: int, say: Say | None = None, name: int | None = None, keep: int = KEEP) -> None:
-        super().__init__(8 * seed + 1, say, name)
+    def __init__(
+        self, seed: int, say: Say | None = None, name: int | None = None, keep: int = KEEP, *, ledger: bool = True
+    ) -> None:
+        super().__init__(8 * seed + 1, say, name, ledger=ledger)
         self.seed, self.keep = seed, keep
         self.source = self._events_of(self.source)
-        self.checker = EventChecker(self.source, self.cluster.server.store, "job", self.trace)
+        self.checker = self._make_checker(self.source)
         self.checker.keyed = frozenset(self.keys)
         self.directories: dict[str, MemoryDirectory] = {}
         self.spark_logs: dict[str, Checkpoint] = {}
@@ -38,6 +40,10 @@ class AssemblingWorld(World):
         if self._share_logs:
             self.profile = replace(self.profile, recut=False)
             self.scheduler.after(self.rng.uniform(0.05, 1.5), self._overlap)
+
+    def _make_checker(self, source: Source) -> EventChecker:
+        kind = EventChecker if self.ledger else AtLeastOnceEventChecker
+        return kind(source, self.cluster.server.store, JOB, self.trace)
 
     def _events_of(self, source: Source) -> EventSource:
         return event_source(source.truth, self.rng)
@@ -94,6 +100,6 @@ class AssemblingWorld(World):
         super()._judge_error(driver, error)
 
 
-def run_assembling(seed: int, say: Say | None = None, name: int | None = None) -> History:
+def run_assembling(seed: int, say: Say | None = None, name: int | None = None, *, ledger: bool = True) -> History:
     """Run the schedule of `seed`, whose history has the seed `name`."""
-    return AssemblingWorld(seed, say, name).run()
+    return AssemblingWorld(seed, say, name, ledger=ledger).run()

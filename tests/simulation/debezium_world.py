@@ -98,6 +98,6 @@ class DebeziumDriver(AssemblingDriver):
         return read_batches(self._source_log, ranges, self._world.rng)
 
 
-def run_debezium(seed: int, say: Say | None = None, name: int | None = None) -> History:
+def run_debezium(seed: int, say: Say | None = None, name: int | None = None, *, ledger: bool = True) -> History:
     """Run the schedule of `seed`, whose history has the seed `name`."""
-    return DebeziumWorld(seed, say, name).run()
+    return DebeziumWorld(seed, say, name, ledger=ledger).run()

@@ -141,13 +141,16 @@ class Driver(Node):
 
     def start(self) -> None:
         world = self._world
+        world.trace.say(self.name, f"starts on checkpoint {self.checkpoint.name}, micro-batch {self._batch}")
+        if not world.ledger:
+            self._next_batch()
+            return
         scope = Scope(JOB, DATABASE, Owner("", self.epoch, self.checkpoint.name))
         steps = take_over(scope, fresh_tokens(self.epoch, 0, world.rng), world.rng)
         resumption = Resumption(self._batch, self._proofs())
         resuming = resume(resumption, JOB, self.checkpoint.name, steps, world.rng)
         if self.oddity in LEDGERS:
             resuming = _over_another_ledger(self.oddity, resuming)
-        world.trace.say(self.name, f"starts on checkpoint {self.checkpoint.name}, micro-batch {self._batch}")
         self._fiber = Fiber(
             self, resuming, self.scheduler.now + world.options.batch_deadline, world.network.send, self._taken_over
         )
@@ -283,8 +286,9 @@ class Driver(Node):
     def _committed(self, receipt: Receipt) -> None:
         self._bounds.committed(receipt)
         self._world.checker.receipt(receipt)
+        if self._ownership is None:
+            return
         self.session.learn_receipt(receipt)
-        assert self._ownership is not None
         listed = LaneReport(JOB, 0, self._batch, trouble=LaneTrouble(listed=self._ownership.listed))
         if self.session.learn_listed([listed]) != (self._listed is False):
             self._world.checker.report(

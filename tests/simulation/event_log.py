@@ -16,7 +16,7 @@ import pyarrow as pa
 from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.sources.kafka.ranges import OffsetRanges
 
-from .checker import Checker
+from .checker import AtLeastOnceChecker, Checker
 from .source import Cut, Source, SourceTransaction, _events
 
 Event = dict[str, Any]
@@ -66,6 +66,10 @@ class EventChecker(Checker):
         source = self._source
         assert isinstance(source, EventSource)
         super().acknowledged(who, tuple(source.ended(number, slices) for number, slices in enumerate(cut)))
+
+
+class AtLeastOnceEventChecker(EventChecker, AtLeastOnceChecker):
+    """That of schedules without a ledger."""
 
 
 def event_source(truth: list[list[SourceTransaction]], rng: Random) -> EventSource:

@@ -6,7 +6,6 @@ import time
 from dataclasses import dataclass
 from functools import cache
 from random import Random
-from typing import Any
 
 import pyarrow as pa
 
@@ -32,7 +31,7 @@ from starrocks_txn_sink.rows.keys import KeyColumn, TableKey
 from starrocks_txn_sink.sink.checkpoint import Proof
 from tests.support.model_server import ModelServer
 
-from .checker import Checker, Violation
+from .checker import AtLeastOnceChecker, Checker, Violation
 from .cluster import Cluster
 from .driver import DATABASE, JOB, LEDGERS, Checkpoint, Driver
 from .lane import LaneAttempt
@@ -42,7 +41,7 @@ from .poison import JudgingServer, PoisonChecker, poisoned
 from .profile import Profile, among_others, draw, plain_profile
 from .replays import Replayer, Replays
 from .scheduler import Fiber, Node, Scheduler, SimulatedClock
-from .source import Cut, make_source
+from .source import Cut, Source, make_source
 from .trace import Say, Trace
 
 TIMEOUT = 60
@@ -71,10 +70,11 @@ _EXPECTED = (
 
 
 @cache
-def _options(lanes: int = 1, poison: bool = False, commit_interval: float | None = None) -> SinkOptions:
+def _options(lanes: int, poison: bool, commit_interval: float | None, ledger: bool) -> SinkOptions:
     return SinkOptions(
         load_url="http://fe:8030",
-        query_url="mysql://fe:9030",
+        query_url="mysql://fe:9030" if ledger else None,
+        delivery="exactly-once" if ledger else "at-least-once",
         database=DATABASE,
         job=JOB,
         lanes=lanes,
@@ -101,16 +101,20 @@ class History:
 
 
 class World:
-    """Everything of one schedule, made from its seed alone."""
+    """Everything of one schedule, made from its seed alone.
 
-    def __init__(self, seed: int, say: Say | None = None, name: int | None = None) -> None:
-        self.seed, self.name = seed, name
+    Without a `ledger` nobody takes a job over: drivers may overlap, and each writes what its checkpoint has not
+    acknowledged. Rows without positions and a quarantine need one.
+    """
+
+    def __init__(self, seed: int, say: Say | None = None, name: int | None = None, *, ledger: bool = True) -> None:
+        self.seed, self.name, self.ledger = seed, name, ledger
         self.rng = rng = Random(seed)
         self.scheduler = Scheduler()
         self.clock = SimulatedClock(self.scheduler)
         self.trace = Trace(self.scheduler, say)
-        self.plain = seed % PLAIN[0] == PLAIN[1]
-        self.poison = seed % POISON[0] == POISON[1]
+        self.plain = ledger and seed % PLAIN[0] == PLAIN[1]
+        self.poison = ledger and seed % POISON[0] == POISON[1]
         self.profile = self._shaped(among_others(draw(rng), Random(seed)))
         self.options = self.options_of(1)
         self.source = make_source(rng, seed % 8 == 0, self.profile.partitions)
@@ -121,9 +125,8 @@ class World:
         self.network = Network(self.cluster, self.profile, rng, self.trace)
         self.network.listen = self._sent
         self.network.stall = self._stall
-        make_checker = PlainChecker if self.plain else PoisonChecker if self.poison else Checker
-        self.checker = make_checker(self.source, self.cluster.server.store, JOB, self.trace)
-        keyed = seed % KEYED[0] == KEYED[1] and not self.plain and not self.poison
+        self.checker = self._make_checker(self.source)
+        keyed = ledger and seed % KEYED[0] == KEYED[1] and not self.plain and not self.poison
         self.keys: dict[str, TableKey] = dict(KEYS) if keyed else {}
         self.checker.keyed = frozenset(self.keys)
         self.drivers: list[Driver] = []
@@ -136,8 +139,13 @@ class World:
         self._sends = 0
         self._trouble_at = self._plan_trouble()
 
+    def _make_checker(self, source: Source) -> Checker:
+        usual = Checker if self.ledger else AtLeastOnceChecker
+        kind = PlainChecker if self.plain else PoisonChecker if self.poison else usual
+        return kind(source, self.cluster.server.store, JOB, self.trace)
+
     def options_of(self, lanes: int) -> SinkOptions:
-        return _options(lanes, self.poison, self.profile.commit_interval)
+        return _options(lanes, self.poison, self.profile.commit_interval, self.ledger)
 
     def _shaped(self, profile: Profile) -> Profile:
         return plain_profile(profile) if self.plain else profile
@@ -221,12 +229,9 @@ class World:
 
     def _start_driver(self, checkpoint: Checkpoint, retold: bool = False, oddity: str = "") -> None:
         lanes = self.profile.lanes if self.rng.random() < 0.7 else self.rng.choice((1, 2, 3))
-        driver = self._make_driver(f"d{len(self.drivers) + 1}", checkpoint, lanes, retold, oddity)
+        driver = Driver(self, f"d{len(self.drivers) + 1}", checkpoint, lanes, retold, oddity)
         self.drivers.append(driver)
         driver.start()
-
-    def _make_driver(self, *arguments: Any) -> Driver:
-        return Driver(self, *arguments)
 
     def driver_ended(self, driver: Driver, error: BaseException | None) -> None:
         if error is None and driver.oddity != "recreated":
@@ -434,6 +439,6 @@ class World:
             self.scheduler.after(self.rng.uniform(0.1, 30.0), attempt.when_awake, attempt.stop)
 
 
-def run_schedule(seed: int, say: Say | None = None, name: int | None = None) -> History:
+def run_schedule(seed: int, say: Say | None = None, name: int | None = None, *, ledger: bool = True) -> History:
     """Run the schedule of `seed`, whose history has the seed `name`."""
-    return World(seed, say, name).run()
+    return World(seed, say, name, ledger=ledger).run()

@@ -12,8 +12,8 @@ from unittest.mock import patch
 import orjson
 
 from ..assembling_world import run_assembling
-from ..at_least_once import run_at_least_once
 from ..debezium_world import run_debezium
+from ..schedules import run_at_least_once
 from ..world import run_schedule
 from .registry import ASSEMBLING, AT_LEAST_ONCE, BUGS, DEBEZIUM
 
