@@ -13,8 +13,7 @@ from typing import Any
 
 from pyspark.sql import types as T
 
-from starrocks_txn_sink.metrics.catalogue import METRICS, PARTITIONS, PREFIX, TABLES, Metric, MetricKind
-from starrocks_txn_sink.metrics.series import bounds
+from starrocks_txn_sink.metrics.catalogue import METRICS, PARTITIONS, PREFIX, TABLES, Metric
 from starrocks_txn_sink.operations.rehearsal.command import CHECKS, CLEARED
 from starrocks_txn_sink.operations.sync.sections import SECTIONS, Setting
 from starrocks_txn_sink.options import SinkOptions
@@ -30,13 +29,11 @@ from starrocks_txn_sink.options.connectors import (
     WithoutEffect,
 )
 from starrocks_txn_sink.options.declarations import declarations
-from starrocks_txn_sink.options.without_effect import WITHOUT_EFFECT
 from starrocks_txn_sink.rows.target import parse_type
 from starrocks_txn_sink.sink.typed.fit import Fit, fit
 from starrocks_txn_sink.sources.formats.connect_types import column_of
 from starrocks_txn_sink.spark_version import FEATURES, OLDEST
 from tools import errors
-from tools.alerts import ALERTS
 from tools.tables import table
 
 NO_EFFECT = "no effect"
@@ -70,25 +67,6 @@ def _metric(metric: Metric) -> str:
     return f"- `{metric.name}`{star} ({metric.kind.value}{labels}): {metric.help}"
 
 
-def buckets() -> str:
-    """The upper bounds of the histograms, those with the same ones in a row."""
-    histograms: dict[str, list[str]] = {}
-    for metric in METRICS:
-        if metric.kind is MetricKind.HISTOGRAM:
-            upper = ", ".join(f"{bound:g}" for bound in bounds(metric.name))
-            histograms.setdefault(upper, []).append(f"`{metric.name}`")
-    return table("histogram | upper bounds", ((", ".join(names), upper) for upper, names in histograms.items()))
-
-
-def alerts() -> str:
-    """Every alert rule by severity, with its time and a link to its section of the runbook, which explains it."""
-    lists: dict[str, list[str]] = {"critical": [], "warning": []}
-    for alert in ALERTS:
-        link = f"[{alert.name}](../operations/runbook.md#{alert.section}) ({alert.lasting})"
-        lists["critical" if alert.critical else "warning"].append(link)
-    return "".join(f"- {severity}: {', '.join(links)}\n" for severity, links in lists.items())
-
-
 # --- docs/reference/options.md, docs/guides/migration.md ---
 
 
@@ -99,14 +77,6 @@ def options() -> str:
         f"{option.meaning}\n"
         for name, option in declarations(SinkOptions)
     )
-
-
-def without_effect() -> str:
-    """Every circumstance with the options that change nothing then; the warning has the reason of each."""
-    lists: dict[str, list[str]] = {}
-    for idle in sorted(WITHOUT_EFFECT, key=lambda idle: list(SinkOptions.__dataclass_fields__).index(idle.option)):
-        lists.setdefault(", and ".join(circumstance.value for circumstance in idle.when), []).append(f"`{idle.option}`")
-    return table("with | change nothing", ((when, ", ".join(names)) for when, names in lists.items()))
 
 
 def flink_options() -> str:
@@ -135,11 +105,10 @@ def _connector(
     options_by_outcome: dict[str, list[str]] = {}
     for option, outcome in outcomes.items():
         options_by_outcome.setdefault(outcome, []).append(f"`{option}`")
-    no_effect = ", ".join(options_by_outcome.pop(NO_EFFECT))
-    rows = table(
-        f"{name} connector | here", ((", ".join(names), outcome) for outcome, names in options_by_outcome.items())
+    return table(
+        f"{name} connector | here",
+        ((", ".join(names), outcome) for outcome, names in options_by_outcome.items() if outcome != NO_EFFECT),
     )
-    return f"{rows}\nNo effect, with the warning `option.without_effect`, which has the reason: {no_effect}.\n"
 
 
 def _outcome(rule: Rule) -> str:
@@ -352,9 +321,9 @@ PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
         "consequences": consequences,
     },
     "docs/guides/deploy.md": {"spark-versions": spark_versions},
-    "docs/reference/metrics.md": {"metrics": metrics, "buckets": buckets, "alerts": alerts},
+    "docs/reference/metrics.md": {"metrics": metrics},
     "docs/guides/migration.md": {"flink-options": flink_options, "spark-options": spark_options},
-    "docs/reference/options.md": {"options": options, "without-effect": without_effect},
+    "docs/reference/options.md": {"options": options},
     "docs/operations/rehearsal.md": {"checks": checks},
     "docs/operations/runbook.md": {"codes": errors.index},
     **errors.PAGES,
