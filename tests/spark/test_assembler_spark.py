@@ -142,6 +142,7 @@ def dropped(query: StreamingQuery) -> int:
     return sum(progress.observedMetrics["assemble_transactions"].dropped for progress in query.recentProgress)
 
 
+@pytest.mark.deep  # in the plain profile with Debezium's messages
 def test_available_now_ends_with_an_open_transaction_that_the_next_run_completes(stream: Stream) -> None:
     stream.put_lines(script(1, "B D"))
     query = stream.start(available_now=True, open_timeout="10 min")

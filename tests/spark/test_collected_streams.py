@@ -8,8 +8,10 @@ from typing import Any
 import orjson
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, functions as F
+from pyspark.sql import DataFrame, functions as F, types as T
 
+from starrocks_txn_sink import StarRocksDataSource
+from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.spark_version import STREAMS_OF_DATA_SOURCE
 from tests.support.debezium_feed import KAFKA, change, marker, message, postgres
 from tests.support.exactly_once_shop import Shop
@@ -93,7 +95,7 @@ def test_texts_of_several_tables_and_deletes(shop: Shop) -> None:
     assert (shop.ask(ROWS), shop.ask("SELECT id FROM shop.keyed")) == ([(1, None)], [(3,)])
 
 
-@pytest.mark.parametrize("replay", [False, True])
+@pytest.mark.parametrize("replay", [pytest.param(False, marks=pytest.mark.deep), True])
 def test_source_transactions_of_raw_events(shop: Shop, replay: bool) -> None:
     """The frame of Spark's Kafka source as it is: a transaction over two micro-batches is one commit."""
     files = Files(shop, "value string, topic string, partition int, offset long, timestamp timestamp")
@@ -116,7 +118,9 @@ def test_source_transactions_of_raw_events(shop: Shop, replay: bool) -> None:
     assert [number for number, _ in shop.ask(ROWS)] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("key", ["key", "7", None])
+@pytest.mark.parametrize(
+    "key", [pytest.param("key", marks=pytest.mark.deep), "7", pytest.param(None, marks=pytest.mark.deep)]
+)
 def test_debezium_change_by_change(shop: Shop, key: str | None) -> None:
     """A column `key` that is no message's says nothing, and none is needed."""
     shop.ask("CREATE TABLE shop.people (id BIGINT NOT NULL, name VARCHAR(9)) PRIMARY KEY(id)")
@@ -162,7 +166,7 @@ def test_whole_transactions_of_debezium(shop: Shop) -> None:
     assert shop.ask(select) == people
 
 
-@pytest.mark.parametrize("kind", ["rows", "events"])
+@pytest.mark.parametrize("kind", ["rows", pytest.param("events", marks=pytest.mark.deep)])
 def test_a_full_refresh_is_no_replay(shop: Shop, kind: str) -> None:
     """It begins with micro-batch 0 of a new checkpoint: under the same job nothing is left out, or written twice."""
     if kind == "rows":
@@ -209,25 +213,27 @@ def test_an_outage_in_between_is_waited_for(shop: Shop) -> None:
     ("options", "words"),
     [
         ({"table": "plain", "job": ""}, "job"),
-        ({"assemble": "avro"}, "Give one of transactions, debezium"),
-        ({"assemble": "debezium"}, "lacks the column value, .*of Spark's Kafka source"),
-        ({"assemble": "debezium", "assemble.tables": "{orders}"}, "assemble.tables is no JSON"),
-        ({"assemble": "transactions", "assemble.interleaving": "true"}, "no argument 'interleaving'"),
-        ({}, "no option names its table"),
+        ({"table": "plain"}, "needs `job`"),
+        ({"job": "flow", "assemble": "avro"}, "Give one of transactions, debezium"),
+        ({"job": "flow", "assemble": "debezium"}, "lacks the column value, .*of Spark's Kafka source"),
+        ({"job": "flow", "assemble": "debezium", "assemble.tables": "{orders}"}, "assemble.tables is no JSON"),
+        ({"job": "flow", "assemble": "transactions", "assemble.interleaving": "true"}, "no argument 'interleaving'"),
+        ({"job": "flow"}, "no option names its table"),
     ],
 )
-def test_what_cannot_work_is_refused(shop: Shop, options: dict[str, str], words: str) -> None:
-    files = Files(shop, "id long, name string")
-    files.add({"id": 1})
-    with pytest.raises(StreamingQueryException, match=words):
-        run(files.frame, shop, **options)
-    assert shop.ask(ROWS) == []
+def test_what_cannot_work_is_refused(options: dict[str, str], words: str) -> None:
+    """Where Spark asks for the writer, before a query has begun."""
+    schema = T.StructType([T.StructField("id", T.LongType()), T.StructField("name", T.StringType())])
+    addresses = {"load_url": "http://127.0.0.1:8030", "query_url": "mysql://127.0.0.1:9030", "database": "shop"}
+    with pytest.raises((OptionError, InputError), match=words):
+        StarRocksDataSource(addresses | options).streamWriter(schema, overwrite=False)
 
 
-def test_a_job_is_needed(shop: Shop) -> None:
+def test_a_refusal_ends_the_query(shop: Shop) -> None:
     files = Files(shop, "id long, name string")
     files.add({"id": 1})
     writer = files.frame.writeStream.format("starrocks_txn")
     writer = writer.options(load_url=shop.server.load_url, query_url=shop.server.query_url, database="shop")
     with pytest.raises(StreamingQueryException, match="needs `job`"):
         writer.option("checkpointLocation", str(shop.checkpoint())).start().awaitTermination(60)
+    assert shop.ask(ROWS) == []

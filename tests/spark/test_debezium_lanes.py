@@ -370,7 +370,7 @@ def progress(debezium: DebeziumShop) -> list[str]:
     return [Progress.of(marks).text, *(event.name for event in debezium.told if event.name.startswith("snapshot."))]
 
 
-@pytest.mark.parametrize("transactions", ["whole", "none"])
+@pytest.mark.parametrize("transactions", [pytest.param("whole", marks=pytest.mark.deep), "none"])
 def test_the_ledger_knows_how_far_the_first_snapshot_is(debezium: DebeziumShop, transactions: str) -> None:
     """With each commit, over restarts, and without a word about tables that are not written.
 
@@ -423,7 +423,12 @@ def keys_of_ledger(debezium: DebeziumShop) -> set[tuple[str, ...]]:
 
 @pytest.mark.parametrize(
     ("transactions", "key"),
-    [("whole", {"seq": 1}), ("none", {"seq": 1}), ("none", {"position": 1, "seq": 1}), ("none", None)],
+    [
+        ("whole", {"seq": 1}),
+        pytest.param("none", {"seq": 1}, marks=pytest.mark.deep),
+        pytest.param("none", {"position": 1, "seq": 1}, marks=pytest.mark.deep),
+        ("none", None),
+    ],
 )
 def test_rows_under_another_key_are_not_written(debezium: DebeziumShop, transactions: str, key: Any) -> None:
     """Also after a restart; a key that the user declares is the user's word."""
@@ -492,7 +497,7 @@ WAYS: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("way", [*WAYS[:-1], pytest.param(STAGE, marks=pytest.mark.deep)], ids=str)
 def test_a_date_that_comes_as_a_number_is_refused_before_the_first_load(
     debezium: DebeziumShop, way: dict[str, Any]
 ) -> None:
