@@ -152,7 +152,7 @@ def picture(status: Status) -> RenderableType:
         f"{status.committed:,} commits in {status.batches:,} micro-batches, {status.aborted:,} aborted, "
         f"{status.loads:,} loads, {status.megabytes:,.1f} MB",
     )
-    body.add_row("freshness", f"p50 {p50}   p99 {p99}   (file to visible, latest 1,000 transactions)")
+    body.add_row("freshness", f"p50 {p50}   p99 {p99}   (file to visible, latest 1,000)")
     return Panel(
         Group(head, body),
         title="starrocks-txn-sink demo",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, get_args
 
-from starrocks_txn_sink.options.table_rules import METADATA
+from starrocks_txn_sink.options.table_rules import METADATA, Deletes
+from starrocks_txn_sink.sink.assembly import Transactions
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ SOURCE: Final[Mapping[str, Setting]] = {
         choices=("debezium", "maxwell", "canal"),
     ),
     "transactions": Setting(
-        str, "`whole` source transactions, or `none`: each change by itself", "whole", choices=("whole", "none")
+        str, "`whole` source transactions, or `none`: each change by itself", "whole", choices=get_args(Transactions)
     ),
     "transaction_topic": Setting(str, "last part of the transaction topic's name", "transaction"),
     "starting_offsets": Setting(str, "where the first start reads from", "earliest", choices=("earliest", "latest")),
@@ -90,7 +91,7 @@ RULES: Final[Mapping[str, Setting]] = {
         str,
         "`apply` them, `mark` the row with `_deleted`, or `ignore` them",
         "apply",
-        choices=("apply", "mark", "ignore"),
+        choices=get_args(Deletes),
     ),
     "metadata": Setting(list, f"columns about the source that rows get: {', '.join(f'`{name}`' for name in METADATA)}"),
 }

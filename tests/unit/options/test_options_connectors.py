@@ -10,6 +10,7 @@ from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options import Compression, SinkOptions
 from starrocks_txn_sink.options.connectors import FLINK_OPTIONS, SPARK_OPTIONS, MapsTo, Refused, translate
 from starrocks_txn_sink.options.declarations import declarations
+from starrocks_txn_sink.options.enums import COMPRESSIONS
 from tests.support.log_records import records_of
 
 # The configuration of the connector's own multi-table example, as a user would move it over.
@@ -131,7 +132,7 @@ def test_names_become_options(name: str, value: Any, option: str, expected: Any)
         ("sink.properties.enable_merge_commit", "true", "merge commit"),
         ("sink.merge-commit.chunk.size", "1", "merge commit"),
         ("sink.properties.format", "csv", "json, which alone"),
-        ("sink.properties.compression", "snappy", "gzip, lz4_frame or zstd"),
+        ("sink.properties.compression", "snappy", COMPRESSIONS),
         ("scan.connect.timeout-ms", "1", "this is a sink"),
         ("lookup.cache", "1", "this is a sink"),
         ("connector", "jdbc", "StarRocks sink"),
