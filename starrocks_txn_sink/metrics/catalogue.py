@@ -92,8 +92,8 @@ METRICS = (
     _gauge("in_doubt_transactions", "StarRocks transactions whose commit may or may not have taken effect.", (JOB,)),
     _counter(
         "source_transactions_total",
-        "Source transactions: committed; dead_lettered; replayed (visible already when a micro-batch was repeated); "
-        "and in the assembler abandoned, dropped by policy, or empty.",
+        "Source transactions: committed; dead_lettered; replayed (visible already); "
+        "in the assembler abandoned, dropped by policy, or empty.",
         ("outcome",),
         _each(*SOURCE_OUTCOMES),
     ),

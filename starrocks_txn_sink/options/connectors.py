@@ -134,11 +134,8 @@ _WAITS = WithoutEffect("waits between attempts grow by themselves, up to batch_d
 _ROWS = WithoutEffect("the buffer is bounded by bytes (buffer_bytes), not by rows")
 _SEPARATORS = WithoutEffect("the sink writes JSON")
 _ALWAYS = Refused("every load is part of a transaction", ("true",))
-_NO_END = "in Flink and Spark connectors, values of 0 and less mean no timeout; here they select the default"
-_INTERVAL_NOTE = (
-    "the age at which the StarRocks transaction of a long micro-batch is committed; a short one is committed at its "
-    "end, as its trigger says"
-)
+_NO_END = "0 and less mean no timeout there, the default here"
+_INTERVAL_NOTE = "of a long micro-batch; a short one is committed at its end"
 
 Rule = MapsTo | Refused | WithoutEffect
 
