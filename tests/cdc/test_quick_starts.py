@@ -61,7 +61,7 @@ def shows_it(
             "broker:9092": broker.servers,
             "fe:8030": load,
             "fe:9030": query,
-            '"spark.jars.packages", KAFKA': f'"spark.jars", {jars!r}',
+            '"spark.jars.packages": KAFKA': f'"spark.jars": {jars!r}',
             **(replacements or {}),
         }
         with Pipeline(program, home / Path(page).stem, places) as pipeline:

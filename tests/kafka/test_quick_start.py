@@ -33,7 +33,7 @@ def test_the_quick_start(broker: Broker, spark_kafka: str, tmp_path: Path) -> No
             "broker:9092": broker.servers,
             "http://fe:8030": starrocks.server.load_url,
             "mysql://fe:9030": starrocks.server.query_url,
-            '"spark.jars.packages", KAFKA': f'"spark.jars", {spark_kafka!r}',
+            '"spark.jars.packages": KAFKA': f'"spark.jars": {spark_kafka!r}',
         }
         with Pipeline(program, tmp_path / "home", replacements) as pipeline:
             pipeline.wait(starrocks.shows(select, table))
