@@ -196,8 +196,12 @@ TARGETS = (
 
 
 def types() -> str:
-    """Where each Spark type may go, and the checks of each row on the way."""
-    return table("Spark | StarRocks column | checked in each row", map(_goes, SOURCES))
+    """Where each Spark type may go, and the checks of each row on the way; types with the same ones share a row."""
+    sources: dict[tuple[str, ...], list[str]] = {}
+    for source, *goes in map(_goes, SOURCES):
+        sources.setdefault((*goes,), []).append(source)
+    rows = ((", ".join(names), *goes) for goes, names in sources.items())
+    return table("Spark | StarRocks column | checked in each row", rows)
 
 
 def _goes(source: T.DataType) -> tuple[str, ...]:
