@@ -17,7 +17,6 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.support.depth import is_deep
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
@@ -125,7 +124,7 @@ def result(out: str) -> dict[str, Any]:
 def test_every_source_transaction_is_visible_once_and_none_is_torn(
     demo: Callable[..., Demo], lanes: int, generation: str
 ) -> None:
-    seconds = 6 if is_deep() else 3
+    seconds = 3
     source = f"--seconds {seconds} --rate 2000 --partitions 3 --seed 5"
     running = demo(f"--json {source} --lanes {lanes} --generation {generation}")
     code, out = running.wait()
