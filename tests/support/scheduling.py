@@ -7,6 +7,8 @@ from xdist.scheduler import LoadScopeScheduling
 _SPARK = "tests/spark/"
 _HALF = f"{_SPARK}test_e"
 """The modules in front of it take as long as those behind it."""
+_ALONE = frozenset(f"{_SPARK}test_{name}.py" for name in ("demo", "dying_lanes", "lakehouse", "quick_starts"))
+"""Their tests start drivers of their own, and need no worker that has one."""
 
 
 class FewSparkSessions(LoadScopeScheduling):  # type: ignore[misc]
@@ -17,6 +19,6 @@ class FewSparkSessions(LoadScopeScheduling):  # type: ignore[misc]
 
     def _split_scope(self, nodeid: str) -> str:
         module = nodeid.partition("::")[0]
-        if not module.startswith(_SPARK):
+        if not module.startswith(_SPARK) or module in _ALONE:
             return module
         return "spark, first half" if module < _HALF else "spark, second half"
