@@ -140,7 +140,7 @@ def with_implied(feature: Feature) -> tuple[Feature, ...]:
 def conflicts() -> str:
     """The reason and the advice of each refused pair, with the features that imply one of it."""
     rows = (
-        (f"{_implying(conflict.one)} **and** {_implying(conflict.other)}", conflict.why, conflict.advice)
+        (f"{_implying(conflict.first)} **and** {_implying(conflict.second)}", conflict.why, conflict.advice)
         for conflict in CONFLICTS
     )
     return table("pair | why | what to do", rows)

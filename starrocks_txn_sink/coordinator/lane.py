@@ -218,4 +218,4 @@ def failure_phrase(action: model.Action, result: model.Result, before: str) -> s
     if not isinstance(error, errors.StarRocksSinkError):
         return before
     detail = "" if isinstance(error, errors.DeadlineExceeded) else f": {error.message[:_SAID_LIMIT].rstrip('.')}"
-    return f", after {action.said} failed ({error.code}{detail})"
+    return f", after {action.phrase} failed ({error.code}{detail})"

@@ -376,7 +376,7 @@ class _LabelAction:
 class BeginAction(_LabelAction):
     """Open a StarRocks transaction."""
 
-    said: ClassVar = "begin"
+    phrase: ClassVar = "begin"
 
 
 @dataclass(frozen=True)
@@ -392,7 +392,7 @@ class LoadAction(_LabelAction):
     older: tuple[Chunk, ...] = ()
 
     @property
-    def said(self) -> str:
+    def phrase(self) -> str:
         return f"the load into {self.table}"
 
     @property
@@ -412,7 +412,7 @@ class LoadAction(_LabelAction):
 class CheckAction(_LabelAction):
     """Read the owner of the job again: it must still be this driver."""
 
-    said: ClassVar = "the owner check"
+    phrase: ClassVar = "the owner check"
 
 
 @dataclass(frozen=True)
@@ -422,20 +422,20 @@ class RecoverAction(_LabelAction):
     The rows are visible exactly if the ledger has `label` at the last positions of `spans`.
     """
 
-    said: ClassVar = "the look into the ledger after the commit"
+    phrase: ClassVar = "the look into the ledger after the commit"
     spans: tuple[PositionSpan, ...]
 
 
 class CommitAction(_LabelAction):
     """Commit, and confirm that the rows are VISIBLE."""
 
-    said: ClassVar = "the commit"
+    phrase: ClassVar = "the commit"
 
 
 class RollbackAction(_LabelAction):
     """Roll the label back."""
 
-    said: ClassVar = "the rollback"
+    phrase: ClassVar = "the rollback"
 
 
 Action = BeginAction | LoadAction | CheckAction | CommitAction | RecoverAction | RollbackAction

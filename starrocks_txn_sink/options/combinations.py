@@ -81,15 +81,15 @@ _PAIRS: Final[Mapping[tuple[Feature, Feature], tuple[str, str]]] = {
 class Conflict:
     """Two features that exclude each other: the reason and the advice."""
 
-    one: Feature
-    other: Feature
+    first: Feature
+    second: Feature
     why: str
     advice: str
 
     @property
     def option(self) -> str:
         """The option to change first."""
-        return self.one.option or self.other.option
+        return self.first.option or self.second.option
 
 
 CONFLICTS: Final = tuple(Conflict(*pair, *texts) for pair, texts in _PAIRS.items())
@@ -111,15 +111,17 @@ def default_phrases(*features: Feature) -> dict[Feature, str]:
 
 def find_conflict(features: Features) -> Conflict | None:
     """The first conflict among `features`; None if all of them go together."""
-    return next((conflict for conflict in CONFLICTS if conflict.one in features and conflict.other in features), None)
+    return next(
+        (conflict for conflict in CONFLICTS if conflict.first in features and conflict.second in features), None
+    )
 
 
 def refuse_conflicts(features: Features) -> None:
     """Raise an error for the first conflict among `features`: InputError if rows lack positions, else OptionError."""
     conflict = find_conflict(features)
     if conflict is not None:
-        error = InputError if conflict.one is Feature.PLAIN_ROWS else OptionError
-        sentence = f"{features[conflict.one]}, and {features[conflict.other]}: {conflict.why}."
+        error = InputError if conflict.first is Feature.PLAIN_ROWS else OptionError
+        sentence = f"{features[conflict.first]}, and {features[conflict.second]}: {conflict.why}."
         raise error(sentence, hint=conflict.advice, option=conflict.option)
 
 

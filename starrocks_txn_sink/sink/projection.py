@@ -202,10 +202,10 @@ def _filled_delete(row: Column, table: Column, placeholders: names.Placeholders)
         filled = F.aggregate(
             own["nulls"],
             text,
-            lambda so_far, one: F.regexp_replace(so_far, one["pattern"], F.concat(F.lit("$1"), one["text"])),
+            lambda so_far, entry: F.regexp_replace(so_far, entry["pattern"], F.concat(F.lit("$1"), entry["text"])),
         )
-        missing = F.filter(own["missing"], lambda one: ~F.regexp_like(text, one["pattern"]))
-        return _delete(filled, F.array_join(F.transform(missing, lambda one: one["text"]), ""))
+        missing = F.filter(own["missing"], lambda entry: ~F.regexp_like(text, entry["pattern"]))
+        return _delete(filled, F.array_join(F.transform(missing, lambda entry: entry["text"]), ""))
 
     # `transform` binds the row to a variable: Spark would evaluate an expression at each place where it stands.
     filled = F.transform(F.array(row), fill)[0]

@@ -78,7 +78,7 @@ class Session:
     canary: bool = True  # no lane has checked yet whether a take-over would find its label
     proofs: ProofLog | None = None  # in the query's checkpoint
     compared: dict[str, frozenset[str]] = field(default_factory=dict)  # by table: the names that rows have had so far
-    gone: dict[str, frozenset[str]] = field(default_factory=dict)  # and those of which the log said that they are gone
+    vanished_names: dict[str, frozenset[str]] = field(default_factory=dict)  # those that the log called gone
 
     @property
     def ownership(self) -> JobOwnership | None:
@@ -149,7 +149,7 @@ class Resumption:
 class Resumed:
     """A job after the take-over, with the skips and acceptances from the checkpoint."""
 
-    taken: fencing.TakenOver
+    take_over: fencing.TakenOver
     skips: Mapping[str, Skip] = field(default_factory=dict)
     accepted: Sequence[str] = ()
 
@@ -296,7 +296,7 @@ def _take_over(
             if tokens is not None:
                 run(fencing.refuse_successor(session.job, tokens, rng), transport, deadline.clock, deadline, sql_ledger)
             resumed = run(resuming, transport, deadline.clock, deadline, sql_ledger)
-        state, session.accepted = resumed.taken, resumed.accepted
+        state, session.accepted = resumed.take_over, resumed.accepted
         session.token, session.positions = state.owner.token, state.positions
         session.skips = dict(resumed.skips)
 

@@ -392,12 +392,12 @@ class StarRocksSink:
     def _compare_columns(self, session: sessions.Session, reports: Sequence[LaneReport]) -> None:
         """Say, once a session, which names in JSON rows are no columns, and which columns rows do not name any more."""
         names = named_by_rows(reports, session.compared)
-        events = compare_columns(self.options, names, session.compared, session.gone)
+        events = compare_columns(self.options, names, session.compared, session.vanished_names)
         if events is None:  # no answer: the lanes of the next micro-batch report the names again
             return
         for table, column_names in names.items():
             before = session.compared.get(table, frozenset())
-            session.gone[table] = session.gone.get(table, frozenset()) | (before - column_names)
+            session.vanished_names[table] = session.vanished_names.get(table, frozenset()) | (before - column_names)
             session.compared[table] = before | column_names
         for event in events:
             self._listener(Event(event.name, {"job": session.job, **event.fields}))

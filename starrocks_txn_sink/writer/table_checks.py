@@ -114,16 +114,16 @@ class NarrowColumns:
     The server rounds or cuts some values in silence: a fraction too long for a DECIMAL, a fraction in a column of whole
     numbers, the time of a day in a DATE. Other values that do not fit it rejects.
 
-    Columns that StarRocks can widen are `found`, with `widens`. Others that would change values are an error, but those
-    whose type is `declared` for their table. The server rejects values for the rest, if they do not fit: `statements`
-    would help then.
+    Columns that StarRocks can widen are in `wider_types`, with `widens`. Others that would change values are an error,
+    but those whose type is `declared` for their table. The server rejects values for the rest, if they do not fit:
+    `statements` would help then.
     """
 
     new_types: NewTypes
     columns_of: ColumnsOf
     declared: Callable[[str], Collection[str]]
     widens: bool
-    found: dict[str, dict[str, list[str]]] = field(default_factory=dict)
+    wider_types: dict[str, dict[str, list[str]]] = field(default_factory=dict)
     statements: list[str] = field(default_factory=list)
 
     def __call__(self) -> None:
@@ -139,7 +139,7 @@ class NarrowColumns:
         """The types that columns are to hold."""
         return {
             table: {name: [f"{TYPE_MARK}{type_}" for type_ in types] for name, types in columns.items()}
-            for table, columns in self.found.items()
+            for table, columns in self.wider_types.items()
         }
 
     def _narrow(self, table: str, types: Mapping[str, str], again: bool) -> list[tuple[TargetColumn, TargetType]]:
@@ -158,7 +158,7 @@ class NarrowColumns:
     def _judge(self, table: str, column: TargetColumn, target_type: TargetType) -> None:
         wider = widened(column, target_type)
         if self.widens and wider is not None:
-            self.found.setdefault(table, {}).setdefault(column.name, []).append(str(target_type))
+            self.wider_types.setdefault(table, {}).setdefault(column.name, []).append(str(target_type))
         elif rounds(column.type, target_type):
             by_hand = changed_by_hand(column, target_type)
             way = (
@@ -264,7 +264,7 @@ class TableChecks:
         lacking = self.members.lacking if self.members is not None else None
         narrow = self.narrow
         for segment in segments:
-            if not (lacking is not None and lacking.kinds) and not (narrow is not None and narrow.found):
+            if not (lacking is not None and lacking.kinds) and not (narrow is not None and narrow.wider_types):
                 yield segment
         if narrow is not None:
             narrow()  # also the schemas of rows that wait for the end of their transaction

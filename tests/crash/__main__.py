@@ -33,9 +33,11 @@ def main() -> int:
         cases = matrix.run(sites)
     for case in cases:
         if not case.reached:
-            _say(f"NOT REACHED {case.site.name}\n" + "\n".join(case.said)[-6000:])
+            _say(f"NOT REACHED {case.site.name}\n" + "\n".join(case.messages)[-6000:])
         elif not case.recovered or not case.seen.good:
-            _say(f"FAILED {case.site.name}: {case.seen}, recovered={case.recovered}\n" + "\n".join(case.said)[-6000:])
+            _say(
+                f"FAILED {case.site.name}: {case.seen}, recovered={case.recovered}\n" + "\n".join(case.messages)[-6000:]
+            )
     _say(f"{len(cases)} sites on the emulator in {time.monotonic() - began:.0f} s")
     figures, code = summary(cases)
     _say(json.dumps(figures))

@@ -51,7 +51,7 @@ class Case:
     reached: bool = True
     samples: int = 0
     seen: Verdict = field(default_factory=Verdict)
-    said: list[str] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
 
     @property
     def database(self) -> str:
@@ -124,7 +124,7 @@ class Matrix:
                 self._run(case)
             except (TimeoutError, DriverEnded) as error:  # one site that goes wrong must not hide the others
                 case.recovered, case.reached = False, not isinstance(error, NotReached)
-                case.said.append(str(error))
+                case.messages.append(str(error))
                 self._start_over()
             how = "recovered" if case.recovered else "NOT RECOVERED" if case.reached else "not reached"
             seconds = time.monotonic() - began
@@ -178,7 +178,7 @@ class Matrix:
         self._current().kill_workers()
         self._expect_late_requests(case)
         answer = self._current().answer(_RUN_SECONDS)
-        case.said.append(str(answer))
+        case.messages.append(str(answer))
         attempts = {receipt["batch"]: receipt["attempts"] for receipt in answer["receipts"]}
         case.recovered = answer["error"] is None and attempts.get(1, 0) > 1
 
@@ -205,7 +205,7 @@ class Matrix:
             if hold is not None:
                 hold.release()
             answer = sleeper.answer(_RUN_SECONDS)
-            case.said.append(str(answer["error"]))
+            case.messages.append(str(answer["error"]))
             case.recovered = case.recovered and answer["error"] is not None
         finally:
             sleeper.kill()
@@ -224,7 +224,7 @@ class Matrix:
             if answer["error"] is None:
                 case.recovered = True
                 return
-            case.said.append(answer["error"])
+            case.messages.append(answer["error"])
             self._current().run(self._task(case))
         with suppress(TimeoutError):
             case.recovered = self._current().answer(_RUN_SECONDS)["error"] is None

@@ -260,9 +260,9 @@ def test_headers_are_those_of_sparks_own_source(reading: Reading, spark_kafka: s
     for pure in ("0", "1"):
         command = [sys.executable, "-c", BOTH_SOURCES, reading.broker.servers, spark_kafka, topic, str(tmp_path / pure)]
         environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, PURE: pure}
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
-        assert done.returncode == 0, done.stderr[-2000:]
-        of_spark, ours = map(json.loads, done.stdout.splitlines())
+        process = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
+        assert process.returncode == 0, process.stderr[-2000:]
+        of_spark, ours = map(json.loads, process.stdout.splitlines())
         assert ours == of_spark
         assert (len(ours), ours[0]) == (1001, "array<struct<key:string,value:binary>>")
         assert sum("headers=None" in row for row in ours) == 400

@@ -50,10 +50,10 @@ def test_the_quick_start(broker: Broker, spark_kafka: str, tmp_path: Path) -> No
             "PYTHONPATH": str(ROOT),
             "STARROCKS_PASSWORD": PASSWORD,
         }
-        done = subprocess.run(
+        process = subprocess.run(
             command, cwd=home, env=os.environ | settings, stdout=-1, stderr=-2, text=True, timeout=240, check=False
         )
-        return done.returncode, done.stdout
+        return process.returncode, process.stdout
 
     with Warehouse(tmp_path / "starrocks") as starrocks:
         starrocks.run(tables)

@@ -170,7 +170,7 @@ class Driver(Node):
 
     def _taken_over(self, result: object) -> None:
         if isinstance(result, Resumed):
-            take_over = result.taken
+            take_over = result.take_over
             self.session.token, self.session.positions = take_over.owner.token, take_over.positions
             self.session.skips = dict(result.skips)
             if self.oddity in LEDGERS:

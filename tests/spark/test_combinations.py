@@ -200,7 +200,7 @@ def test_a_pair_is_refused_with_its_reason_or_taken(pair: Pair) -> None:
     if conflict is None:
         go_in(pair)
         return
-    with pytest.raises(InputError if conflict.one is Feature.PLAIN_ROWS else OptionError) as failure:
+    with pytest.raises(InputError if conflict.first is Feature.PLAIN_ROWS else OptionError) as failure:
         go_in(pair)
     says(failure.value, conflict)
 
@@ -231,6 +231,6 @@ def test_rows_without_positions_are_refused_or_projected(pair: Pair, spark: Spar
 
 
 def test_each_conflict_is_one_pair_that_a_user_can_ask_for() -> None:
-    pairs = [frozenset((conflict.one, conflict.other)) for conflict in CONFLICTS]
+    pairs = [frozenset((conflict.first, conflict.second)) for conflict in CONFLICTS]
     assert len(set(pairs)) == len(pairs)
     assert all(len(pair) == 2 and pair not in ALTERNATIVES for pair in pairs)

@@ -168,5 +168,5 @@ def test_killed_drivers_and_a_killed_server_lose_and_double_nothing(tmp_path: Pa
         cases = matrix.run(sites)
     assert len(cases) == len(names)
     for case in cases:
-        assert (case.site.name, case.seen, case.recovered) == (case.site.name, Verdict(), True), case.said
+        assert (case.site.name, case.seen, case.recovered) == (case.site.name, Verdict(), True), case.messages
         assert case.samples > 10

@@ -281,9 +281,9 @@ def test_nothing_is_said_to_lack_in_the_rows_of_a_history(spark: SparkSession, s
         "DUPLICATE KEY (_source_partition, _position, _seq) DISTRIBUTED BY HASH (_position)",
     )
     stream.write("apply", events, [TableRules(tables=kind.name, history="{0}_log")])
-    said = [event.fields["table"] for event in events if event.name == "columns.unfilled"]
+    unfilled_tables = [event.fields["table"] for event in events if event.name == "columns.unfilled"]
     altered = {event.fields["table"] for event in events if event.name == "schema.changed"}
-    assert (said, altered) == ([kind.name], {kind.name, f"{kind.name}_log"})
+    assert (unfilled_tables, altered) == ([kind.name], {kind.name, f"{kind.name}_log"})
 
 
 def test_a_declared_type_is_taken_as_it_is(spark: SparkSession, server: Emulator) -> None:

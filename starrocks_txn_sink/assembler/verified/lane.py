@@ -183,7 +183,7 @@ class VerifiedLane:
             merged_marks = then(
                 source.before.marks, {mark: marks[mark] for mark in marks if mark.startswith(whole(name))}
             )
-            waiting = judgement.events[model.OP].filter(pa.array(judgement.kept))
+            waiting = judgement.events[model.OP].filter(pa.array(judgement.held))
             if pc.any(pc.equal(waiting, v.SNAPSHOT)).as_py():
                 source.judgement = replace(judgement, state=replace(judgement.state, marks=merged_marks))
             else:
@@ -203,7 +203,7 @@ class VerifiedLane:
         judgement = source.judgement
         if judgement is None:
             return CarriedState(source.before, _places(source.segments[: source.held]))
-        kept_rows = np.sort(judgement.events[_AT].filter(pa.array(judgement.kept)).to_numpy())
+        kept_rows = np.sort(judgement.events[_AT].filter(pa.array(judgement.held)).to_numpy())
         stops = np.cumsum([segment.rows for segment in source.segments])
         bounds = np.searchsorted(kept_rows, np.concatenate([[0], stops]))
         stay: list[_Segment] = []

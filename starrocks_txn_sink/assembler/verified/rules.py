@@ -75,7 +75,7 @@ class Judgement:
     lost: Sequence[LostUnit]
     notices: tuple[Event, ...]
     events: pa.Table
-    kept: Mask
+    held: Mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class VerifiedAssembler:
         """
         held_events = pa.concat_tables([v.HELD_EVENTS.empty_table(), *(read(blob.number) for blob in state.blobs)])
         judgement = self.judge(state, held_events, events, now)
-        after, removed, new_blobs = _carry_over(judgement.state, judgement.events, judgement.kept)
+        after, removed, new_blobs = _carry_over(judgement.state, judgement.events, judgement.held)
         return VerifiedStep(
             after,
             replace(judgement.counters, state_bytes=sum(blob.bytes for blob in after.blobs)),
@@ -168,11 +168,11 @@ class VerifiedAssembler:
         first = judgement.classes.blocking
         if first < 0 or (state.reported is not None and now - state.reported < WAITING_SECONDS):
             return state, []
-        opened = judgement.opening & (judgement.found.code == first)
+        opened = judgement.opening & (judgement.tally.code == first)
         open_seconds = now - float(judgement.table[v.ARRIVED].to_numpy()[opened].min())
         if open_seconds < WAITING_SECONDS:
             return state, []
-        fields = {**self._place(judgement.table, judgement.found, first), "open_seconds": round(open_seconds, 3)}
+        fields = {**self._place(judgement.table, judgement.tally, first), "open_seconds": round(open_seconds, 3)}
         return replace(state, reported=now), [Event("transaction.waiting", fields)]
 
     def _place(self, table: pa.Table, counts: Tally, transaction: int) -> dict[str, object]:
@@ -194,7 +194,7 @@ class VerifiedAssembler:
         a later time has all units of the first run with the same numbers, and further ones behind them. So they follow
         the ids: Kafka's topics may be read in another order then.
         """
-        table, counts = judgement.table, judgement.found
+        table, counts = judgement.table, judgement.tally
         overdue = self._overdue(judgement)
         ids = [counts.ids[transaction].as_py() for transaction in overdue]
         notices = [Event("transaction.quarantined", self._place(table, counts, transaction)) for transaction in overdue]
@@ -226,12 +226,12 @@ class VerifiedAssembler:
         given_up = judgement.classes.given_up
         if not len(given_up):
             return []
-        opened = np.full(len(judgement.found.ids), np.inf)
-        code = judgement.found.code[judgement.opening & (judgement.found.code >= 0)]
+        opened = np.full(len(judgement.tally.ids), np.inf)
+        code = judgement.tally.code[judgement.opening & (judgement.tally.code >= 0)]
         np.minimum.at(
-            opened, code, judgement.table[v.ARRIVED].to_numpy()[judgement.opening & (judgement.found.code >= 0)]
+            opened, code, judgement.table[v.ARRIVED].to_numpy()[judgement.opening & (judgement.tally.code >= 0)]
         )
-        ids = judgement.found.ids.take(pa.array(given_up)).to_pylist()
+        ids = judgement.tally.ids.take(pa.array(given_up)).to_pylist()
         ordered = sorted(zip(opened[given_up].tolist(), ids, given_up.tolist(), strict=True))
         return [transaction for _, _, transaction in ordered]
 
@@ -241,14 +241,14 @@ class _JudgedEvents:
     """The held and new events of a step, with their tally and classes."""
 
     table: pa.Table
-    found: Tally
+    tally: Tally
     classes: TransactionClasses
 
     def of(self, transactions: Indexes) -> Mask:
         """Mask of the events of `transactions`, without repeats."""
-        mask = np.zeros(len(self.found.ids) + 1, dtype=bool)
+        mask = np.zeros(len(self.tally.ids) + 1, dtype=bool)
         mask[transactions] = True
-        return mask[self.found.code] & (self.found.code >= 0) & ~self.found.repeated
+        return mask[self.tally.code] & (self.tally.code >= 0) & ~self.tally.repeated
 
     def rows_in(self, transactions: Indexes) -> Mask:
         mask: Mask = self.of(transactions) & self.table[v.STATUS].is_null().to_numpy()
@@ -262,17 +262,17 @@ class _JudgedEvents:
     @property
     def full(self) -> Indexes:
         """The released transactions that have rows."""
-        return self.classes.released[self.found.expected[self.classes.released] > 0]
+        return self.classes.released[self.tally.expected[self.classes.released] > 0]
 
     def places(self, transactions: Indexes) -> list[v.Place]:
         """Position and id of `transactions`."""
-        ids = self.found.ids.take(pa.array(transactions)).to_pylist()
-        return list(zip(self.found.position[transactions].tolist(), ids, strict=True))
+        ids = self.tally.ids.take(pa.array(transactions)).to_pylist()
+        return list(zip(self.tally.position[transactions].tolist(), ids, strict=True))
 
     @property
     def snapshot(self) -> Indexes:
         """Places of snapshot rows, in arrival order."""
-        return np.flatnonzero(self.found.code < 0)
+        return np.flatnonzero(self.tally.code < 0)
 
 
 def _judgement(
@@ -282,7 +282,7 @@ def _judgement(
     letters: list[LostUnit],
     notices: tuple[Event, ...],
 ) -> Judgement:
-    counts, classes, table = judgement.found, judgement.classes, judgement.table
+    counts, classes, table = judgement.tally, judgement.classes, judgement.table
     full = judgement.full
     state, units, snapshot_released = _release(judgement, state, full)
     settled = np.concatenate([classes.released, classes.repeated])
@@ -305,7 +305,7 @@ def _begins_without_end(judgement: _JudgedEvents, settled: Indexes) -> Mask:
 
     A connector ends a transaction before it begins the next one; MariaDB's DDL has a BEGIN and nothing more.
     """
-    counts = judgement.found
+    counts = judgement.tally
     if not len(settled):
         return np.zeros(len(counts.code), dtype=bool)
     opened = np.zeros(len(counts.ids) + 1, dtype=bool)
@@ -328,16 +328,16 @@ def _release(judgement: _JudgedEvents, state: VerifiedState, full: Indexes) -> t
         units.append(Units.of(table, snapshot, lengths, positions, pa.nulls(1, pa.string())))
         snapshot = snapshot[:0]
     if len(full):
-        units.append(_released(table, judgement.found, full, snapshot))
+        units.append(_released(table, judgement.tally, full, snapshot))
         recent = (*state.recent, *judgement.places(full[-v.RECENT :]))[-v.RECENT :]
-        state = replace(state, last_position=int(judgement.found.position[full].max()), recent=recent)
+        state = replace(state, last_position=int(judgement.tally.position[full].max()), recent=recent)
         snapshot = snapshot[:0]
     return state, units, len(snapshot) == 0
 
 
 def _outcome_counters(judgement: _JudgedEvents, rows_out: int, full: Indexes, finished: Mask) -> VerifiedCounters:
     """The outcome of the step's events, and the levels after the step, but for `state_bytes`."""
-    counts, classes = judgement.found, judgement.classes
+    counts, classes = judgement.tally, judgement.classes
     again = (
         judgement.of(classes.repeated) & judgement.opening
         | counts.repeated

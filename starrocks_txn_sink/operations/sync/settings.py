@@ -279,7 +279,7 @@ class _File:
         """Rules that leave tables out: what is excluded, and what no `include` names."""
         for name in ("include", "exclude"):
             for pattern in tables[name] or ():
-                self._checked("tables", lambda given=pattern, option=name: groups_of(given, option=option))  # type: ignore[misc]
+                self._checked("tables", lambda expression=pattern, option=name: groups_of(expression, option=option))  # type: ignore[misc]
         rules = [(pattern, LEFT_OUT) for pattern in tables["exclude"] or ()]
         if tables["include"]:
             rules.append((rf"(?!(?:{'|'.join(tables['include'])})\Z).*", LEFT_OUT))

@@ -39,12 +39,12 @@ _KEYS = (T.StringType, T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 
 @dataclass(frozen=True, slots=True)
 class ValueFault:
-    """`found(column)` is true for a value that cannot be written; `text` completes "Column c of table t …".
+    """`condition(column)` is true for a value that cannot be written; `text` completes "Column c of table t …".
 
     `silent`: the server would not notice the fault, because the JSON row would be valid with another content.
     """
 
-    found: Encode
+    condition: Encode
     text: str
     silent: bool = False
 
@@ -313,14 +313,16 @@ def _rebuilt(column: Column, fields: list[tuple[str, str, Encode | None]]) -> Co
 def _within(fault: ValueFault, items: Encode, place_text: str) -> ValueFault:
     """The fault of an array or map in which one of `items` has `fault`."""
     return ValueFault(
-        lambda column: F.exists(items(column), lambda item: F.coalesce(fault.found(item), F.lit(False))),
+        lambda column: F.exists(items(column), lambda item: F.coalesce(fault.condition(item), F.lit(False))),
         f"has {place_text}{fault.text}",
         fault.silent,
     )
 
 
 def _of_field(fault: ValueFault, name: str) -> ValueFault:
-    return ValueFault(lambda column: fault.found(column[name]), f"has a field {name} that {fault.text}", fault.silent)
+    return ValueFault(
+        lambda column: fault.condition(column[name]), f"has a field {name} that {fault.text}", fault.silent
+    )
 
 
 def _not_finite(column: Column) -> Column:

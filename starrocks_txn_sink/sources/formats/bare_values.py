@@ -142,9 +142,9 @@ class BareValues:
 
     def _plan_of(self, table: str) -> Plan:
         if table not in self._plans:
-            given = [*self.columns_of(table)]
-            self._plans[table] = plan = plan_of(given, self.modes)
-            unknown = {column.name: column for column in given if column.name not in plan}
+            columns = [*self.columns_of(table)]
+            self._plans[table] = plan = plan_of(columns, self.modes)
+            unknown = {column.name: column for column in columns if column.name not in plan}
             self._unknown[table] = {name: column for name, column in unknown.items() if self._looks_at(column)}
             self._left[table] = _LOOKED_AT if self._unknown[table] else 0
         return self._plans[table]

@@ -69,20 +69,20 @@ class File:
 
         Raises InputError for a schema that cannot be read.
         """
-        left = of_file.copy()
+        remainder = of_file.copy()
         for front, schema in [*self.schemas.items()]:  # another thread may add one
-            if left.any():
-                members = left & self._begin_with(messages, front)
-                left &= ~members
+            if remainder.any():
+                members = remainder & self._begin_with(messages, front)
+                remainder &= ~members
                 yield schema, members
-        while left.any():
-            first = int(left.argmax())
+        while remainder.any():
+            first = int(remainder.argmax())
             new_front = self._front(messages[first].as_buffer().to_pybytes()[self.header :])
-            left[first] = False
+            remainder[first] = False
             if new_front is not None:
-                members = left & self._begin_with(messages, new_front)
+                members = remainder & self._begin_with(messages, new_front)
                 members[first] = True
-                left &= ~members
+                remainder &= ~members
                 yield self.schemas[new_front], members
 
     def _begin_with(self, messages: pa.Array, front: bytes) -> Bools:

@@ -104,8 +104,8 @@ def test_nothing_fails_on_the_page() -> None:
     answers, _, lists = text.partition("## Rehearsal")
     for path in recordings():
         assert f"| {path.stem} | " in answers
-    shown = [re.split(r" \(|: ", line[2:])[0] for line in lists.splitlines() if line.startswith("- ")]
-    assert set(shown) <= {check.name for check in (*CHECKS, CLEARED)}
+    checks = [re.split(r" \(|: ", line[2:])[0] for line in lists.splitlines() if line.startswith("- ")]
+    assert set(checks) <= {check.name for check in (*CHECKS, CLEARED)}
     assert "fails\n" not in text
 
 

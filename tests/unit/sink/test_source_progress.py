@@ -20,18 +20,18 @@ def committed(progress: SourceProgress) -> dict[str, str]:
 
 def test_a_part_of_a_micro_batch_says_nothing_of_the_snapshot() -> None:
     """In a quarantine the lanes read all rows, and a label has some of them."""
-    said: list[str] = []
-    progress = SourceProgress(SnapshotProgress("job", listener=lambda event: said.append(event.name)))
+    names: list[str] = []
+    progress = SourceProgress(SnapshotProgress("job", listener=lambda event: names.append(event.name)))
     messages = [CarryOver(marks={TABLE: OVER})]
     for _ in range(2):
         progress.take(messages, whole=False)
         assert committed(progress) == {}
-    assert said == []
+    assert names == []
     progress.take(messages)
     progress.keep()  # nothing was left to load
     progress.take([CarryOver(marks={"shop:public.other": READING})])
     assert committed(progress) == {TABLE: OVER, "shop:public.other": READING}
-    assert said == ["snapshot.progressed"]
+    assert names == ["snapshot.progressed"]
 
 
 def test_marks_that_wait_outlive_a_quarantine() -> None:

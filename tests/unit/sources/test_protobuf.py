@@ -220,7 +220,7 @@ def test_corrupt_bytes_are_refused_or_mean_what_google_s_package_reads() -> None
 def test_messages_in_parts_and_fields_that_come_again_count_as_google_s_package_has_it() -> None:
     for feed, schema, kind in feeds():
         pairs = [(feed.fill(kind()), feed.fill(kind())) for _ in range(10)]
-        messages = [one.SerializeToString() + other.SerializeToString() for one, other in pairs]
+        messages = [first.SerializeToString() + second.SerializeToString() for first, second in pairs]
         for content, text in zip(messages, written(messages, schema), strict=True):
             assert text is not None
             assert json.loads(text) == meaning(kind.FromString(content))
