@@ -10,7 +10,7 @@ import contextlib
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -113,8 +113,16 @@ class OpenTransactionWatch:
 
     session: SparkSession | None = None  # of the newest micro-batch
 
-    def __init__(self, emit: Listener, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        emit: Listener,
+        clock: Clock | None = None,
+        *,
+        start: Callable[[Callable[[], None]], threading.Thread | None] = start_thread,
+        look_seconds: float = _LOOK_SECONDS,
+    ) -> None:
         self._emit, self._clock = emit, clock or SystemClock()
+        self._start, self._look_seconds = start, look_seconds
         self._guard = threading.Lock()
         self._levels = AssemblerLevels()
         self._next_age: dict[tuple[str, float], float] = {}  # (stage, opening) → age in seconds at the next warning
@@ -157,12 +165,12 @@ class OpenTransactionWatch:
     def _look_later(self) -> None:
         with self._guard:
             if self._looking is None or not self._looking.is_alive():
-                self._looking = start_thread(self._keep_looking)
+                self._looking = self._start(self._keep_looking)
 
     def _keep_looking(self) -> None:
-        SystemClock().sleep(_LOOK_SECONDS)
+        SystemClock().sleep(self._look_seconds)
         while self.look():
-            SystemClock().sleep(_LOOK_SECONDS)
+            SystemClock().sleep(self._look_seconds)
 
 
 class _StageCounts:

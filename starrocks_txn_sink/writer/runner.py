@@ -35,7 +35,6 @@ from starrocks_txn_sink.telemetry import Listener, Span, ignore_event
 Perform = Callable[[model.Action], model.Result]
 
 _SCAN_SECONDS = 0.05  # the manager's tick when no event wakes it
-_GRACE_SECONDS = 15.0  # for running loads to end after the lane gave up
 
 
 class DaemonThreadPool:
@@ -77,6 +76,7 @@ class LaneRunner:
     threads: DaemonThreadPool
     clock: Clock
     deadline: Deadline
+    grace_seconds: float = 15.0  # for running loads to end after the lane gave up
     _changed: threading.Condition = field(default_factory=threading.Condition)
     _awaited: Callable[[], bool] | None = None  # what the task's thread waits for
     _ended: threading.Event = field(default_factory=threading.Event)
@@ -130,7 +130,7 @@ class LaneRunner:
         self._submit(due)
         with self._changed:
             self._awaited = lambda: self.core.finished or self._bug is not None
-            self._changed.wait_for(self._awaited, _GRACE_SECONDS)
+            self._changed.wait_for(self._awaited, self.grace_seconds)
 
     def _await(self, reached: Callable[[], bool]) -> None:
         with self._changed:

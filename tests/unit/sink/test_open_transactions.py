@@ -16,10 +16,9 @@ from tests.support.manual_clock import ManualClock
 
 
 class Watched:
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(OpenTransactionWatch, "_look_later", lambda _: None)
+    def __init__(self) -> None:
         self.clock, self.events = ManualClock(), list[Event]()
-        self.watch = OpenTransactionWatch(self.events.append, self.clock)
+        self.watch = OpenTransactionWatch(self.events.append, self.clock, start=lambda _: None)
 
     def count(self, opened: int, oldest: tuple[dict[str, Any], ...] = (), name: str = "q/lanes") -> None:
         counts = {"events": 3, "open": opened, "open_rows": 7, "oldest_open": oldest[0]["since"] if oldest else 0}
@@ -33,8 +32,8 @@ def oldest(clock: ManualClock) -> tuple[dict[str, Any], ...]:
     return ({"partition": "p-0", "position": 17, "since": clock.wall(), "rows": 7, "bytes": 9},)
 
 
-def test_the_oldest_one_is_named_after_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
-    watched = Watched(monkeypatch)
+def test_the_oldest_one_is_named_after_a_minute() -> None:
+    watched = Watched()
     watched.count(1, oldest(watched.clock))
     assert watched.watch.look()
     watched.clock.sleep(59)
@@ -48,8 +47,8 @@ def test_the_oldest_one_is_named_after_a_minute(monkeypatch: pytest.MonkeyPatch)
     assert "Its END has not come" in event.fields["advice"]
 
 
-def test_the_warning_comes_again_ever_more_rarely_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    watched = Watched(monkeypatch)
+def test_the_warning_comes_again_ever_more_rarely_until_it_ends() -> None:
+    watched = Watched()
     watched.count(1, oldest(watched.clock))
     for _ in range(600):
         watched.clock.sleep(1)
@@ -59,8 +58,8 @@ def test_the_warning_comes_again_ever_more_rarely_until_it_ends(monkeypatch: pyt
     assert not watched.watch.look()
 
 
-def test_a_stage_that_does_not_name_transactions_is_warned_about_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    watched = Watched(monkeypatch)
+def test_a_stage_that_does_not_name_transactions_is_warned_about_too() -> None:
+    watched = Watched()
     watched.count(2, name="q/assembler")
     watched.clock.sleep(61)
     watched.watch.look()
@@ -68,7 +67,7 @@ def test_a_stage_that_does_not_name_transactions_is_warned_about_too(monkeypatch
 
 
 def test_what_an_ended_query_has_left_open_is_no_longer_warned_about(monkeypatch: pytest.MonkeyPatch) -> None:
-    watched, running = Watched(monkeypatch), {"q", "other"}
+    watched, running = Watched(), {"q", "other"}
     monkeypatch.setattr(batch_events, "is_running", lambda _, query: query in running)
     watched.count(2)
     watched.clock.sleep(30)
@@ -86,10 +85,9 @@ def test_what_an_ended_query_has_left_open_is_no_longer_warned_about(monkeypatch
     assert [event.fields["stage"] for event in watched.events] == ["other/lanes", "q/lanes"]
 
 
-def test_a_timer_looks_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("starrocks_txn_sink.sink.batch_events._LOOK_SECONDS", 0.01)
+def test_a_timer_looks_by_itself() -> None:
     clock, events = ManualClock(), list[Event]()
-    watch = OpenTransactionWatch(events.append, clock)
+    watch = OpenTransactionWatch(events.append, clock, look_seconds=0.01)
     counts = {"events": 1, "open": 1, "open_rows": 1}
     watch(Event("assembler.counted", {"query": "q", "name": "q/a", "counts": counts}))
     clock.sleep(61)
@@ -119,7 +117,7 @@ def test_one_listener_of_spark_serves_all_sinks_and_none_where_no_stage_is_plann
     monkeypatch.setattr(batch_events, "SparkSession", SimpleNamespace(builder=builder))
     monkeypatch.setattr(batch_events, "PLANNED", planned)
     frame: Any = SimpleNamespace(sparkSession=SimpleNamespace(_sc=object()))
-    first, second, stages = Watched(monkeypatch), Watched(monkeypatch), _StageCounts()
+    first, second, stages = Watched(), Watched(), _StageCounts()
     stages.follow(first.watch, frame)
     assert watches == []
     planned.set()

@@ -139,19 +139,18 @@ def test_a_name_too_long_for_the_ledger_is_refused_before_anything_is_visible(po
     assert server.tables == {}
 
 
-def test_a_thread_that_hangs_cannot_keep_the_deadline_from_firing(
-    pool: DaemonThreadPool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("starrocks_txn_sink.writer.runner._GRACE_SECONDS", 0.2)
+def test_a_thread_that_hangs_cannot_keep_the_deadline_from_firing(pool: DaemonThreadPool) -> None:
     release = threading.Event()
 
     def hang(action: Action) -> None:
         del action
         release.wait(60)
 
+    lane = runner(ModelServer(), pool, seconds=0.3, perform=hang)
+    lane.grace_seconds = 0.2
     started = time.monotonic()
     with pytest.raises(DeadlineExceeded, match=f"loads into items, orders under label {LABEL}"):
-        runner(ModelServer(), pool, seconds=0.3, perform=hang).run(segments(1))
+        lane.run(segments(1))
     assert time.monotonic() - started < 20
     release.set()
 
