@@ -198,16 +198,14 @@ def _has_glibc() -> bool:
         return False
 
 
-_SEGMENT_BYTES: Final = 1 << 30
-
-
 class SpillFile:
     """Moves chunks from memory into files without a name; a file is gone with its last chunk, or with the process.
 
     Pages that a load has read count as the process's memory until `take` or `release` hands them back to the kernel.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, file_bytes: int = 1 << 30) -> None:
+        self._file_bytes = file_bytes  # of a file; more where the chunks of one `take` have more
         self._mappings: tuple[weakref.ref[mmap.mmap], ...] = ()  # replaced as a whole: loads release in threads
         self._content = memoryview(b"")
         self._used = 0
@@ -219,7 +217,7 @@ class SpillFile:
         size = sum(map(len, buffers))
         try:
             if self._file is None or self._used + size > len(self._content):
-                self._open_segment(max(size, _SEGMENT_BYTES))
+                self._open_segment(max(size, self._file_bytes))
             assert self._file is not None
             self._file.seek(self._used)  # a full disk may have taken a part of earlier chunks
             self._file.writelines(buffers)

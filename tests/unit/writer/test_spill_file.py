@@ -80,11 +80,10 @@ def test_chunks_after_a_segment_that_could_not_be_mapped_have_their_own_rows(mon
     def refuse(*_: object, **__: object) -> None:
         raise OSError(12, "Cannot allocate memory")
 
-    spill, chunks = SpillFile(), [Chunk("p", "t") for _ in range(3)]
+    spill, chunks = SpillFile(10_000), [Chunk("p", "t") for _ in range(3)]
     for number, (chunk, rows) in enumerate(zip(chunks, (20, 4000, 20), strict=True)):
         add_piece(chunk, [(row, number) for row in range(rows)])
     before = contents(chunks[2])
-    monkeypatch.setattr("starrocks_txn_sink.writer.worker._SEGMENT_BYTES", 10_000)
     assert spill.take([chunks[0]])
     with monkeypatch.context() as full:
         full.setattr("mmap.mmap", refuse)
