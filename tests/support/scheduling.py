@@ -5,7 +5,7 @@ from __future__ import annotations
 from xdist.scheduler import LoadScopeScheduling
 
 _SPARK = "tests/spark/"
-_HALF = f"{_SPARK}test_e"
+_HALF = f"{_SPARK}test_k"
 """The modules in front of it take as long as those behind it."""
 _ALONE = frozenset(f"{_SPARK}test_{name}.py" for name in ("demo", "dying_lanes", "lakehouse", "quick_starts"))
 """Their tests start drivers of their own, and need no worker that has one."""
