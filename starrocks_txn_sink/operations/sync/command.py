@@ -160,8 +160,8 @@ def text_lines(sync: Sync, plan: TablePlan | None) -> Iterator[str]:
     for table, notes in plan.notes.items():
         yield from (f"-- {table}.{note}" for note in notes)
     for change, statement in zip(plan.plan.changes, plan.statements, strict=True):
-        left = "" if change.creates or _alters(sync) else "-- not run, as schema_changes says: "
-        yield f"{left}{statement};"
+        comment = "" if change.creates or _alters(sync) else "-- not run, as schema_changes says: "
+        yield f"{comment}{statement};"
 
 
 def _alters(sync: Sync) -> bool:

@@ -66,7 +66,7 @@ class Scripted:
 
     polls: Iterator[list[Said]]
     clock: ManualClock
-    left: list[KafkaPartition] = field(default_factory=list)
+    unassigned: list[KafkaPartition] = field(default_factory=list)
 
     def consume(self, _: int, timeout: float) -> list[Said]:
         messages = next(self.polls, [])
@@ -78,7 +78,7 @@ class Scripted:
         """Its messages are given."""
 
     def incremental_unassign(self, places: list[Any]) -> None:
-        self.left += [(place.topic, place.partition) for place in places]
+        self.unassigned += [(place.topic, place.partition) for place in places]
 
     def close(self) -> None:
         """It is used no more."""
@@ -90,7 +90,7 @@ def read(
     clock = ManualClock()
     client, part = Scripted(iter(scripts), clock), Slice(ranges, 5.0, {})
     rows = collect(part, polls(consumer_of(client, part), UnfinishedPartitions(part), clock))
-    return places(rows), client.left
+    return places(rows), client.unassigned
 
 
 def places(rows: pa.Table) -> list[tuple[int, int]]:
