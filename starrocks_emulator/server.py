@@ -15,6 +15,7 @@ from starrocks_emulator.http.control import Control, FaultGate, Levers
 from starrocks_emulator.http.fe import FollowerFrontend, LeaderFrontend
 from starrocks_emulator.http.listener import Listener
 from starrocks_emulator.settings import SettingError, Settings
+from starrocks_emulator.sql.ddl import require_extensible_sqlglot
 from starrocks_emulator.sql.information_schema import load_rows, stream_load_rows, transaction_rows
 from starrocks_emulator.sql.mysql import QueryGate, QueryListener
 from starrocks_emulator.sql.scan import ScanListener
@@ -74,6 +75,7 @@ class Emulator(RunningServer):
         self.settings = settings or Settings()
         if self.settings.host not in _LOOPBACK:
             raise SettingError(f"The emulator listens on loopback only, not on {self.settings.host}. Use 127.0.0.1.")
+        require_extensible_sqlglot()
         self.faults = FaultPlan(fault_plan)
         self._data_dir = data_dir
         self._clock = clock or SystemClock()

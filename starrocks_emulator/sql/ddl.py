@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from sqlglot import exp
 from sqlglot.dialects.starrocks import StarRocks
 
+from starrocks_emulator.settings import EmulatorError
 from starrocks_emulator.tables.apply import AGGREGATES
 from starrocks_emulator.tables.catalog import AUTO_INCREMENT, CatalogError, Column, Default, Model, Table
 from starrocks_emulator.tables.types import UnsupportedType, parse_type
@@ -46,6 +47,17 @@ class Dialect(StarRocks):
             **StarRocks.Parser.CONSTRAINT_PARSERS,
             **{name: _aggregate_of(name) for name in AGGREGATES},
         }
+
+
+def require_extensible_sqlglot(dialect: type[StarRocks] = Dialect) -> None:
+    """Raises EmulatorError where sqlglot is compiled: nothing can extend its parser then, so each statement fails."""
+    try:
+        dialect().parser()
+    except TypeError as error:
+        raise EmulatorError(
+            f"The emulator extends the parser of sqlglot, whose compiled form forbids it ({error}). "
+            "Uninstall sqlglotc, or give the emulator an environment of its own."
+        ) from error
 
 
 def table_definition(create: exp.Create, database: str) -> Table:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from starrocks_emulator.settings import EmulatorError
 from starrocks_emulator.sql import statements
+from starrocks_emulator.sql.ddl import Dialect, require_extensible_sqlglot
 from starrocks_emulator.sql.session import QuerySession, SqlError
 from starrocks_emulator.tables.alterations import Alterations
 from starrocks_emulator.tables.catalog import Table
@@ -206,3 +209,13 @@ def test_a_change_in_the_background_that_does_not_fit_any_more_is_cancelled(stor
     run(store, "DROP TABLE orders")
     now[0] = 5.0
     assert _state(store) == "CANCELLED"
+
+
+def test_a_compiled_sqlglot_is_refused_with_the_way_out() -> None:
+    class Compiled(Dialect):
+        def parser(self, **opts: Any) -> Any:
+            del opts
+            raise TypeError("interpreted classes cannot inherit from compiled")
+
+    with pytest.raises(EmulatorError, match="Uninstall sqlglotc"):
+        require_extensible_sqlglot(Compiled)
