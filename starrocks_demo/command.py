@@ -165,10 +165,11 @@ def run(args: argparse.Namespace) -> int:
     """Run the demo with the options of `add_arguments` and return the process's exit code."""
     options = DemoOptions.of(args)
     out = sys.stderr if options.json else sys.stdout
-    if not options.quiet:  # before the imports, which take seconds on a cold disk
+    from starrocks_demo.display import Display, Summary, own_copy, save_picture
+
+    if not options.quiet:  # before Spark's import, which takes seconds on a cold disk
         out.write(_WHAT_HAPPENS.format(seconds=options.seconds))
         out.flush()
-    from starrocks_demo.display import Display, Summary, own_copy, save_picture
     from starrocks_demo.pipeline import Workspace
     from starrocks_demo.run import DemoRun
     from starrocks_txn_sink.clock import SystemClock
