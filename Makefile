@@ -57,7 +57,7 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/python -m tools.prose
+	$(BIN)/codespell --dictionary - --dictionary tools/words.txt
 
 # Resolve the pinned, hashed set again (needs `pip install uv` somewhere on PATH).
 lock:

@@ -1,0 +1,15 @@
+"""Tests of the files around the code."""
+
+PROJECT_FOLDERS = (
+    "starrocks_txn_sink",
+    "starrocks_emulator",
+    "starrocks_demo",
+    "tools",
+    "tests",
+    "integration",
+    "benchmarks",
+    "docker",
+    "docs",
+    ".ci",
+)
+"""Those with texts of the project."""

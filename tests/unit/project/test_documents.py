@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from tools import prose
+from tests.unit.project import PROJECT_FOLDERS
 
 ROOT = Path(__file__).parents[3]
 GUIDES = ("types.md", "columns.md", "dead-letters.md", "security.md")
@@ -71,7 +71,7 @@ def test_functions_that_pages_name_in_their_text_can_be_called() -> None:
 def test_every_page_that_code_names_is_there() -> None:
     files = [
         file
-        for folder in prose.FOLDERS
+        for folder in PROJECT_FOLDERS
         for file in (ROOT / folder).rglob("*")
         if file.suffix in SUFFIXES and file.is_file()
     ]

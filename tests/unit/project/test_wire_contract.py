@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from starrocks_txn_sink.operations.rehearsal.command import CHECKS
-from tools import prose
+from tests.unit.project import PROJECT_FOLDERS
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "reference" / "wire-contract.md").read_text(encoding="utf-8")
-FOLDERS = (*prose.FOLDERS, "news", ".github")
+FOLDERS = (*PROJECT_FOLDERS, "news", ".github")
 KINDS = {".py", ".md", ".c", ".yml", ".yaml", ".sh", ".sql", ".toml", ".html", ".js", ".json", ".conf", ""}
 PAGES = ("CONTRIBUTING.md", "README.md", "CHANGELOG.md", "Makefile", "pyproject.toml")
 
