@@ -24,8 +24,7 @@ _PADDING = "x" * 24
 _ROWS_A_PIECE = 10_000
 _WRITER_TABLES = ("upserts", "events")
 _BASE = 1_000_000  # the first key of the writer's rows
-_ENOUGH_SAMPLES, _ENOUGH_COMMITS = 20, 3  # fewer do not show that nothing is torn
-_LONGER = 30.0  # seconds that a slow server gets for these samples and commits, beyond the terms
+_ENOUGH_COMMITS = 3  # fewer do not show that nothing is torn
 
 
 @CHECKS.expects("read.followers", "Followers show a commit soon.", "6.5", "10.11")
@@ -104,7 +103,9 @@ def check_torn(stage: Stage) -> Evidence:
     """Run two readers while a writer commits, one with default settings and one with the database's lock."""
     plain, locked, commits = _watch(stage)
     stage.locked_reader = locked, commits
-    return _judge_torn(plain, commits, "Readers that must not see half of a commit run: SET cbo_use_lock_db = true.")
+    return _judge_torn(
+        stage, plain, commits, "Readers that must not see half of a commit run: SET cbo_use_lock_db = true."
+    )
 
 
 @CHECKS.expects("read.torn_locked", "With cbo_use_lock_db it always does.", "4.11")
@@ -113,10 +114,10 @@ def check_torn_locked(stage: Stage) -> Evidence:
     if stage.locked_reader is None:
         raise Surprise("the readers did not run")
     advice = "On this release not even cbo_use_lock_db helps: let such readers read one table only."
-    return _judge_torn(*stage.locked_reader, advice)
+    return _judge_torn(stage, *stage.locked_reader, advice)
 
 
-def _judge_torn(auditor: Auditor, commits: int, advice: str) -> Evidence:
+def _judge_torn(stage: Stage, auditor: Auditor, commits: int, advice: str) -> Evidence:
     if not auditor.samples:
         error = auditor.last_error
         raise Surprise(f"no sample could be taken: {error.message if error else 'no time'}")
@@ -124,7 +125,7 @@ def _judge_torn(auditor: Auditor, commits: int, advice: str) -> Evidence:
     rate = torn_reads / samples
     summary = f"{torn_reads} of {samples} SELECTs over two tables were torn, over {commits} commits"
     metrics = {"samples": samples, "torn": torn_reads, "torn_rate": rate, "commits": commits}
-    if not torn_reads and (samples < _ENOUGH_SAMPLES or commits < _ENOUGH_COMMITS):
+    if not torn_reads and (samples < stage.terms.enough_samples or commits < _ENOUGH_COMMITS):
         raise Surprise(f"{summary}: too few to say; give it more --seconds")
     if torn_reads:
         return differs(f"{summary} ({100 * rate:.3g} %)", advice, **metrics)
@@ -144,7 +145,9 @@ def _watch(stage: Stage) -> tuple[Auditor, Auditor, int]:
         thread.start()
     try:
         _let_run(stage, writer, plain, Deadline.after(stage.terms.seconds, clock))
-        _let_run_on(writer, (plain, locked), Deadline.after(_LONGER, clock))
+        _let_run_on(
+            writer, (plain, locked), Deadline.after(stage.terms.longer_seconds, clock), stage.terms.enough_samples
+        )
     finally:
         writer.stop.set()
         for thread in threads:
@@ -169,10 +172,10 @@ def _let_run(stage: Stage, writer: Writer, auditor: Auditor, deadline: Deadline)
             )
 
 
-def _let_run_on(writer: Writer, auditors: Sequence[Auditor], deadline: Deadline) -> None:
-    """Wait for enough samples and commits, at most until `deadline`; do not wait for a reader that failed."""
+def _let_run_on(writer: Writer, auditors: Sequence[Auditor], deadline: Deadline, samples: int) -> None:
+    """Wait for so many samples, and enough commits, at most until `deadline`; do not wait for a reader that failed."""
     while not deadline.expired() and not writer.stop.is_set():
-        read = all(auditor.samples >= _ENOUGH_SAMPLES or auditor.last_error for auditor in auditors)
+        read = all(auditor.samples >= samples or auditor.last_error for auditor in auditors)
         if read and writer.commits >= _ENOUGH_COMMITS:
             return
         writer.stop.wait(min(0.1, deadline.remaining()))

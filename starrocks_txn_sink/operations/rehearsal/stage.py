@@ -63,6 +63,9 @@ class Terms:
     slow_seconds: float = SLOW_SECONDS
     megabytes: float = MEGABYTES
     record: bool = False
+    settle_seconds: float = 5.0  # until loads of a visible label are FINISHED
+    enough_samples: int = 20  # fewer do not show that nothing is torn
+    longer_seconds: float = 30.0  # that a slow server gets for these samples, beyond `seconds`
 
 
 class Stage:

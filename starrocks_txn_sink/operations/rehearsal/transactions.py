@@ -243,7 +243,6 @@ def _break_off(stage: Stage, label: Label, row: dict[str, object]) -> None:
     raise Surprise(f"half a body was answered {reply_text(reply)}")
 
 
-_SETTLE_SECONDS = 5.0
 _POLL_SECONDS = 0.1
 _INNER_SECONDS = 300  # after them generation B ends a transaction, whatever its timeout (wire contract 4.12)
 _LEDGER_DECIDES = "the sink believes the ledger, not this answer"
@@ -268,7 +267,7 @@ def check_list(stage: Stage) -> Evidence:
 @CHECKS.expects("label.states", "Loads of a visible label are FINISHED.", "6.5", "10.6")
 def check_states(stage: Stage) -> Evidence:
     """Read the states of a committed label's loads, which some releases never change to FINISHED."""
-    label, deadline = _committed(stage), stage.deadline(_SETTLE_SECONDS)
+    label, deadline = _committed(stage), stage.deadline(stage.terms.settle_seconds)
     while True:
         states = sorted({str(row["state"]) for row in stage.loads(label.name).values()})
         if states == ["FINISHED"]:

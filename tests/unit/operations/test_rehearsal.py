@@ -49,14 +49,14 @@ def databases(server: Emulator) -> set[str]:
     return {name for (name,) in query(server, "SHOW DATABASES", password=PASSWORD)}
 
 
-def looked_at(server: Emulator, *names: str, **changes: Any) -> dict[str, Evidence]:
+def looked_at(server: Emulator, *names: str, terms: Terms = TERMS, **changes: Any) -> dict[str, Evidence]:
     """The findings of the checks `names`, and of those that make what they need."""
     options = SinkOptions(
         load_url=server.load_url, query_url=server.query_url, database="scratch", password=PASSWORD, **changes
     )
     needed = ("privilege.create", "ledger.create", "load.two_tables", *names)
     checks = [check for check in command.CHECKS if check.name in needed]
-    with contextlib.closing(Stage(options, TERMS)) as stage:
+    with contextlib.closing(Stage(options, terms)) as stage:
         results = command.collect(stage, lambda _: None, checks)
     assert databases(server) <= {"information_schema", "shop"}
     return {result.check.name: result.evidence for result in results}
@@ -267,19 +267,16 @@ def test_a_build_without_a_release_number_needs_the_option(
         assert cluster.check_version(stage).verdict is verdict
 
 
-def test_few_reads_are_no_proof_that_nothing_is_torn(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    reading = "starrocks_txn_sink.operations.rehearsal.reading"
-    monkeypatch.setattr(f"{reading}._LONGER", 0.2)
-    monkeypatch.setattr(f"{reading}._ENOUGH_SAMPLES", 1_000_000)
-    evidence = looked_at(start(), "read.torn", "read.torn_locked")
+def test_few_reads_are_no_proof_that_nothing_is_torn(start: Start) -> None:
+    terms = replace(TERMS, longer_seconds=0.2, enough_samples=1_000_000)
+    evidence = looked_at(start(), "read.torn", "read.torn_locked", terms=terms)
     for check in ("read.torn", "read.torn_locked"):
         assert evidence[check].verdict is Verdict.NOT_SEEN
         assert "too few to say" in evidence[check].why
 
 
-def test_a_slow_server_gets_longer_until_enough_was_read(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("starrocks_txn_sink.operations.rehearsal.reading._ENOUGH_SAMPLES", 200)
-    metrics = looked_at(start(), "read.torn")["read.torn"].metrics
+def test_a_slow_server_gets_longer_until_enough_was_read(start: Start) -> None:
+    metrics = looked_at(start(), "read.torn", terms=replace(TERMS, enough_samples=200))["read.torn"].metrics
     assert metrics["samples"] >= 200
 
 
@@ -297,9 +294,9 @@ def test_a_user_that_may_not_create_a_database_reads_what_to_grant(
     assert all(statement in page for statement in statements)
 
 
-def test_loads_that_stay_preparing_are_harmless_and_said(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("starrocks_txn_sink.operations.rehearsal.transactions._SETTLE_SECONDS", 0.2)
-    evidence = looked_at(start(loads_stay_preparing=True), "label.states", "takeover")
+def test_loads_that_stay_preparing_are_harmless_and_said(start: Start) -> None:
+    terms = replace(TERMS, settle_seconds=0.2)
+    evidence = looked_at(start(loads_stay_preparing=True), "label.states", "takeover", terms=terms)
     assert (evidence["label.states"].verdict, evidence["takeover"].verdict) == (Verdict.HARMLESS, Verdict.AS_EXPECTED)
     assert "4.1.3" in evidence["label.states"].why
 
