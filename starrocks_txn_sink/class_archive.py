@@ -28,16 +28,23 @@ def spark_home() -> Path:
     return Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
 
 
+def java_program() -> str | None:
+    """The Java that Spark starts; None where there is none."""
+    home = os.environ.get("JAVA_HOME")
+    return shutil.which("java", path=str(Path(home, "bin")) if home else None)
+
+
 def archive_file() -> Path | None:
     """The archive of this environment for its Spark and its Java, there or not; None where one of them is not found.
 
     A JVM takes an archive of its own build and class path only, so the name has both. A file of this name also proves
     that this Java knows the options.
     """
-    home = os.environ.get("JAVA_HOME")
-    program = Path(home, "bin", "java") if home else Path(shutil.which("java") or "/nowhere/java")
+    program = java_program()
+    if program is None:
+        return None
     try:
-        release = Path(program.resolve().parents[1], "release").read_bytes()
+        release = Path(Path(program).resolve().parents[1], "release").read_bytes()
         core = next(spark_home().glob("jars/spark-core_*.jar"))
         installed = int(core.stat().st_mtime)  # the JVM, too, compares whole seconds; an image keeps no more
     except (OSError, IndexError, StopIteration):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from pyspark import SparkContext, accumulators
 from pyspark.sql import Column, DataFrame, functions as F, types as T
 from pyspark.sql.utils import is_remote
 
-from starrocks_txn_sink.class_archive import archive_options
+from starrocks_txn_sink.class_archive import archive_options, java_program
 from starrocks_txn_sink.errors import OptionError, SparkTooOld
 from starrocks_txn_sink.public_names import suggests_arguments
 
@@ -162,8 +161,8 @@ processor time of a start, for code of Spark that runs a few hundred times.
 
 def require_java() -> None:
     """Raises OptionError without Java; Spark itself would only say that its gateway ended."""
-    home = os.environ.get("JAVA_HOME")
-    if not shutil.which("java", path=str(Path(home, "bin")) if home else None):
+    if java_program() is None:
+        home = os.environ.get("JAVA_HOME")
         hint = "Install a JDK 17 (Debian: apt install openjdk-17-jre-headless), or set JAVA_HOME."
         place = f"in JAVA_HOME={home}" if home else "on PATH"
         raise OptionError(f"Spark needs Java, and there is none {place}.", hint=hint)

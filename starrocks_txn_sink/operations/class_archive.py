@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from starrocks_txn_sink.class_archive import END, SILENT, archive_file, is_whole
+from starrocks_txn_sink.class_archive import END, SILENT, archive_file, is_whole, java_program, spark_home
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options import command_line
 from starrocks_txn_sink.spark_version import recommended_conf, require_java
@@ -37,7 +37,8 @@ def run(_: argparse.Namespace) -> int:
     file = archive_file()
     if file is None:
         hint = "Install a JDK 17, and PySpark or what SPARK_HOME names."
-        raise OptionError("Java has no file release, or Spark no folder jars.", hint=hint)
+        missing = f"a file `release` beside {java_program()}, or Spark's jars in {spark_home()}"
+        raise OptionError(f"No archive fits this Java or this Spark: there is no {missing}.", hint=hint)
     if is_whole(file):
         command_line.print_lines([f"{file} is there already."])
         return 0
