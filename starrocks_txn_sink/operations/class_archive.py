@@ -37,8 +37,8 @@ def run(_: argparse.Namespace) -> int:
     file = archive_file()
     if file is None:
         hint = "Install a JDK 17, and PySpark or what SPARK_HOME names."
-        missing = f"a file `release` beside {java_program()}, or Spark's jars in {spark_home()}"
-        raise OptionError(f"No archive fits this Java or this Spark: there is no {missing}.", hint=hint)
+        places = f"{java_program()} has no file `release` in its JDK, or {spark_home()} has no jars of Spark"
+        raise OptionError(f"There can be no class archive: {places}.", hint=hint)
     if is_whole(file):
         command_line.print_lines([f"{file} is there already."])
         return 0
@@ -62,7 +62,7 @@ def run_apart(unfinished: Path) -> None:
         lines = [f"it took longer than {_RUN_SECONDS:.0f} s"]
     if not unfinished.is_file():
         raise OptionError(
-            f"Java wrote no class archive: {lines[-1][:200] if lines else 'it gave no reason'}.",
+            f"Java wrote no class archive: {lines[-1][:200].rstrip('.') if lines else 'it gave no reason'}.",
             hint="It needs a JDK 17 of the HotSpot kind (OpenJDK), and a Spark without files in its folder conf.",
         )
 
