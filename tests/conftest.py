@@ -18,6 +18,7 @@ from tests import jvm
 from tests.support import depth
 from tests.support.query_port import query
 
+SPARK = Path(__file__).parent / "spark"
 UNIT = Path(__file__).parent / "unit"
 UNIT_SECONDS = 60
 
@@ -69,7 +70,11 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Emulator]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A unit test that hangs ends after a minute, so that a broken rule does not stall the suite."""
+    """The tests that take longest come first, lest a worker waits for one at the end.
+
+    A unit test that hangs ends after a minute, so that a broken rule does not stall the suite.
+    """
+    items.sort(key=lambda item: SPARK not in item.path.parents)
     if depth.is_deep():
         return
     for item in items:

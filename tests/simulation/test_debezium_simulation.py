@@ -30,14 +30,14 @@ def test_equal_seeds_give_equal_histories() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "a message that comes twice is written twice",
+        pytest.param("a message that comes twice is written twice", marks=pytest.mark.deep),
         "a second begin changes nothing",
-        "an end alone makes a transaction whole",
-        "the newest of the rows that wait are forgotten",
+        pytest.param("an end alone makes a transaction whole", marks=pytest.mark.deep),
+        pytest.param("the newest of the rows that wait are forgotten", marks=pytest.mark.deep),
         "the rest of a cut transaction is taken for the whole",
-        "rows that wait over a second micro batch are forgotten",
+        pytest.param("rows that wait over a second micro batch are forgotten", marks=pytest.mark.deep),
         "a lane that dies between counting and loading has counted for the next one",
-        "of two drivers the older one publishes what waits",
+        pytest.param("of two drivers the older one publishes what waits", marks=pytest.mark.deep),
     ],
 )
 def test_a_planted_bug_is_noticed(name: str) -> None:

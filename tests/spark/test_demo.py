@@ -19,7 +19,7 @@ import pytest
 
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.deep]
 
 MARK = "STARROCKS_TXN_SINK_TEST_MARK"
 
@@ -120,7 +120,7 @@ def result(out: str) -> dict[str, Any]:
     return summary
 
 
-@pytest.mark.parametrize(("lanes", "generation"), [pytest.param(1, "B", marks=pytest.mark.deep), (2, "C")])
+@pytest.mark.parametrize(("lanes", "generation"), [(1, "B"), (2, "C")])
 def test_every_source_transaction_is_visible_once_and_none_is_torn(
     demo: Callable[..., Demo], lanes: int, generation: str
 ) -> None:
@@ -156,7 +156,6 @@ def test_every_source_transaction_is_visible_once_and_none_is_torn(
     assert list(running.scratch.iterdir()) == []
 
 
-@pytest.mark.deep
 def test_a_pipeline_that_loses_and_doubles_rows_is_found_out(demo: Callable[..., Demo]) -> None:
     running = demo("--json --seconds 3 --rate 1000 --partitions 2 --assemble stage", script=DAMAGED)
     code, out = running.wait()
@@ -170,7 +169,6 @@ def test_a_pipeline_that_loses_and_doubles_rows_is_found_out(demo: Callable[...,
     assert running.left() == []
 
 
-@pytest.mark.deep
 def test_ctrl_c_ends_it_and_leaves_nothing(demo: Callable[..., Demo]) -> None:
     running = demo("--json --seconds 300 --rate 500")
     running.until(running.delivers)
@@ -180,7 +178,6 @@ def test_ctrl_c_ends_it_and_leaves_nothing(demo: Callable[..., Demo]) -> None:
     assert list(running.scratch.iterdir()) == []
 
 
-@pytest.mark.deep
 def test_sigterm_while_things_start_leaves_nothing(demo: Callable[..., Demo]) -> None:
     running = demo("--json --seconds 300")
     running.until(lambda: "Starting Spark" in running.stderr)
@@ -190,7 +187,6 @@ def test_sigterm_while_things_start_leaves_nothing(demo: Callable[..., Demo]) ->
     assert list(running.scratch.iterdir()) == []
 
 
-@pytest.mark.deep
 def test_an_emulator_that_dies_is_a_failure_that_leaves_no_process(demo: Callable[..., Demo]) -> None:
     running = demo("--json --seconds 300 --rate 500")
     running.until(running.delivers)

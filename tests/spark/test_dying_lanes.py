@@ -15,7 +15,7 @@ from tests.support.assembling_shop import script
 from tests.support.dying_lane_driver import POISON
 from tests.support.exactly_once_shop import Shop
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.deep]  # three JVMs' worth of lanes that start and die
 
 ROOT = Path(__file__).parents[2]
 

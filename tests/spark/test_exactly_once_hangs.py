@@ -119,7 +119,7 @@ def ends(work: Callable[[float], object], is_reached: Callable[[], object], *kin
     [
         pytest.param({"operation": "begin"}, "beginning|begin", marks=pytest.mark.deep),
         pytest.param({"operation": "load_probe"}, "load", marks=pytest.mark.deep),
-        ({"operation": "load"}, "load"),
+        pytest.param({"operation": "load"}, "load", marks=pytest.mark.deep),
         ({"operation": "commit"}, "commit"),
         pytest.param({"operation": "get_load_state"}, "commit", marks=pytest.mark.deep),
     ],
@@ -148,9 +148,9 @@ def test_a_lane_ends_by_its_deadline_wherever_the_server_hangs(
 @pytest.mark.parametrize(
     ("statement", "place"),
     [
-        ("SHOW FRONTENDS", "ledger"),
+        pytest.param("SHOW FRONTENDS", "ledger", marks=pytest.mark.deep),
         pytest.param("SELECT current_version", "", marks=pytest.mark.deep),
-        ("INSERT INTO .*'driver'", "owner row"),
+        pytest.param("INSERT INTO .*'driver'", "owner row", marks=pytest.mark.deep),
         pytest.param("SELECT DISTINCT LABEL", "ListUnfinished", marks=pytest.mark.deep),
         ("INSERT INTO .*'marker'", "marker"),
         pytest.param("SELECT name, position", "ReadPositions", marks=pytest.mark.deep),

@@ -158,7 +158,7 @@ def test_rows_of_source_transactions_are_for_the_sink(shop: Shop) -> None:
     ("column", "words"),
     [
         ("repeat('x', 10)", "Column name of table plain is longer than 9 bytes"),
-        ("raise_error('by the source')", "by the source"),
+        pytest.param("raise_error('by the source')", "by the source", marks=pytest.mark.deep),
     ],
 )
 def test_a_task_that_fails_leaves_nothing_visible(shop: Shop, column: str, words: str) -> None:

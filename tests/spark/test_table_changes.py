@@ -65,6 +65,7 @@ def test_each_commit_of_a_delta_table_is_written_whole_and_once(
     assert run() == [(1, "Anne"), (2, "Bea"), (7, "Cid")]
 
 
+@pytest.mark.deep
 @pytest.mark.emulator(TABLE)
 def test_a_range_of_icebergs_snapshots_is_written_once(spark: SparkSession, server: Emulator) -> None:
     assert "create_changelog_view" in READ_ICEBERG

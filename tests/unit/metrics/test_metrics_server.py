@@ -272,6 +272,7 @@ def test_a_wrong_port_is_refused(port: object) -> None:
         SinkOptions(load_url="http://fe:8030", database="d", delivery="at-least-once", metrics_port=port)  # type: ignore[arg-type]
 
 
+@pytest.mark.deep
 def test_the_wheel_has_the_page_and_the_runbook(tmp_path: Path) -> None:
     program = "import sys; from hatchling.build import build_wheel; build_wheel(sys.argv[1])"
     root = Path(__file__).parents[3]

@@ -150,6 +150,7 @@ def test_kubernetes_image_has_the_metrics_endpoint_that_the_pipeline_opens() -> 
     assert re.search(r"pip install .*'\.\[metrics\]'", (DOCKER / "kubernetes" / "Dockerfile").read_text())
 
 
+@pytest.mark.deep
 @pytest.mark.timeout(300)
 def test_what_the_image_copies_is_enough_to_build_the_package(tmp_path: Path) -> None:
     root, place = DOCKER.parent, tmp_path / "image"

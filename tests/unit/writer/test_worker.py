@@ -35,7 +35,7 @@ def new_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     pool = pa.default_memory_pool()
     yield
     pa.set_memory_pool(pool)
-    gc.unfreeze()
+    gc.freeze()  # as the tests' loop does, so that later collections stay quick
 
 
 def test_in_a_task_what_is_loaded_is_left_alone_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
