@@ -191,7 +191,7 @@ def validate_events(state: VerifiedState, events: pa.Table, source: str) -> Veri
     Raises InputError, which names the missing value and its place, never a row, and SourceChanged for a transaction at
     the position of another one.
     """
-    _check(events, source)
+    check_events(events, source)
     data = _rows(events)
     snapshots = int(pc.sum(pc.and_(events[STATUS].is_null(), events[model.TXN_ID].is_null())).as_py() or 0)
     below = pc.less_equal(events[model.POSITION], pa.scalar(state.last_position, pa.int64()))
@@ -258,7 +258,8 @@ def _rows(events: pa.Table) -> int:
     return int(events[STATUS].null_count)
 
 
-def _check(events: pa.Table, source: str) -> None:
+def check_events(events: pa.Table, source: str) -> None:
+    """Raise InputError for the first event that lacks what whole transactions need."""
     marker, without_id = events[STATUS].is_valid(), events[model.TXN_ID].is_null()
     row = pc.invert(marker)
     of_transaction = pc.and_(row, pc.invert(without_id))

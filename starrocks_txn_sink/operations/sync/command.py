@@ -10,7 +10,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from enum import Enum
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from starrocks_txn_sink.clock import parse_duration
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.operations.sync.settings import LEFT_OUT, Sync, read_sync
+from starrocks_txn_sink.operations.sync.transactions import judge_transactions, needs_transactions
 from starrocks_txn_sink.options import SchemaChanges, command_line
 from starrocks_txn_sink.options.declarations import declarations
 from starrocks_txn_sink.sink.binlog_assembly import CanalAssembly
@@ -26,6 +27,8 @@ from starrocks_txn_sink.sink.schema.source_tables import KeyedMessage, TablePlan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from starrocks_txn_sink.operations.doctor.target import Finding
 
 _KAFKA: Final = "kafka."
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # set by spark-submit, whose JVM has its archives already
@@ -52,11 +55,13 @@ def run(args: argparse.Namespace) -> int:
     sync = read_sync(args.file)
     if not args.dry_run and _SUBMITTED not in os.environ:
         require_java()  # before a table is created
-    plan = planned(sync, newest(sync, args.deadline), args.deadline) if sync.create else None
+    judges = args.dry_run and needs_transactions(sync)
+    messages = [*newest(sync, args.deadline)] if sync.create or judges else []
+    plan = planned(sync, messages, args.deadline) if sync.create else None
     fit = True
     if args.dry_run:
         command_line.print_lines(text_lines(sync, plan))
-        fit, lines = verdict(sync, plan)
+        fit, lines = verdict(sync, plan, judge_transactions(sync, messages) if judges else None)
         command_line.print_lines(lines)
     if plan is not None and plan.refusals:
         for refusal in plan.refusals:
@@ -77,11 +82,11 @@ def newest(sync: Sync, seconds: float) -> Iterator[KeyedMessage]:
 
     own = {name.removeprefix(_KAFKA): value for name, value in sync.kafka.items() if name.startswith(_KAFKA)}
     config = {**client_config(own), "group.id": "starrocks-txn-sink"}  # required; no offset is committed
-    shared = isinstance(sync.describing, CanalAssembly)
+    shared = isinstance(sync.assembly, CanalAssembly)
     return newest_messages(config, seconds, pattern=sync.topics, shared=shared)
 
 
-def planned(sync: Sync, messages: Iterator[KeyedMessage], seconds: float) -> TablePlan:
+def planned(sync: Sync, messages: Iterable[KeyedMessage], seconds: float) -> TablePlan:
     """The plan for the tables of the messages, with the layouts of their routes.
 
     Raises InputError without a table: nothing would be written.
@@ -169,14 +174,19 @@ def _alters(sync: Sync) -> bool:
     return sync.options.schema_changes is SchemaChanges.APPLY
 
 
-def verdict(sync: Sync, plan: TablePlan | None) -> tuple[bool, list[str]]:
-    """Whether a job would run, as `doctor` sees it without Spark, and its problems as comments in SQL."""
+def verdict(sync: Sync, plan: TablePlan | None, of_source: Finding | None = None) -> tuple[bool, list[str]]:
+    """Whether a job would run, as `doctor` sees it without Spark, and its problems as comments in SQL.
+
+    The finding `of_source` counts too, and has a line also where the check was skipped.
+    """
     from starrocks_txn_sink.operations.doctor import command as doctor
     from starrocks_txn_sink.operations.doctor.target import Severity, Target, exit_code
 
     tables = tuple(plan.written) if plan is not None else ()
-    findings = []
+    findings = [] if of_source is None else [of_source]
     lines: list[str] = []
+    if of_source is not None and of_source.severity is not Severity.GOOD:
+        lines += doctor.text_lines("source", of_source, first=False)
     with closing(Target(sync.options, sync.options.database, tables, sync.checkpoint, None, None)) as target:
         for section, check in doctor.SECTIONS:
             for finding in doctor.examine(target, section, check):

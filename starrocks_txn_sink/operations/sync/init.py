@@ -15,16 +15,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from starrocks_txn_sink.assembler.verified.intake import SNAPSHOT
 from starrocks_txn_sink.errors import InputError, OptionError, printable
 from starrocks_txn_sink.operations.sync.catalog import DescribedTable, read_catalog
 from starrocks_txn_sink.options import command_line
 from starrocks_txn_sink.sink.schema.source_tables import KeyedMessage
+from starrocks_txn_sink.sources.formats.debezium_other import LOGICAL
 from starrocks_txn_sink.sources.formats.described_tables import CANAL, MAXWELL, described_table, format_of
 from starrocks_txn_sink.sources.formats.json_text import members_of
 from starrocks_txn_sink.sql.source_database import SourceDatabase
 
 _TRANSACTION: Final = "transaction"
-_SNAPSHOT: Final = "r"
 _TXN_EVENTS: Final = ("BEGIN", "DATA", "END")
 _SHOWN: Final = 100  # letters of a comment with columns
 _SECRET: Final = re.compile(r"password|secret|jaas|oauthbearer\.config|key(\.pem)?$", re.IGNORECASE)
@@ -153,10 +154,9 @@ class Seen:
 
     def _take_change(self, key: bytes | None, value: bytes, fields: dict[str, Any]) -> None:
         self.formats.add(_DEBEZIUM)
-        if fields["op"] != _SNAPSHOT:
-            has_transaction = fields.get("transaction") is not None
-            self.with_transaction += has_transaction
-            self.without_transaction += not has_transaction
+        has_transaction = fields.get("transaction") is not None
+        self.with_transaction += has_transaction
+        self.without_transaction += not has_transaction and fields["op"] not in (SNAPSHOT, LOGICAL)
         self.keyed_deletes += fields["op"] == "d" and fields.get("before") is None and key is not None
         try:
             self._take_table(key, value)

@@ -67,8 +67,9 @@ def test_changes_without_a_transaction_are_written_one_by_one() -> None:
 
 @pytest.mark.parametrize("topics", [("shop.public.orders",), ("shop.public.orders", "shop.transaction")])
 def test_a_snapshot_alone_shows_nothing_about_transactions(topics: tuple[str, ...]) -> None:
-    """The topic of the markers is a sign of its own."""
-    sync, text = written(seen(row(op="r"), topics=topics))
+    """Nor does a logical message outside of a transaction. The topic of the markers is a sign of its own."""
+    message = {"op": "m", "source": {"connector": "postgresql", "schema": "", "table": ""}, "transaction": None}
+    sync, text = written(seen(row(op="r"), (None, message), topics=topics))
     assert debezium(sync).transactions == "whole"
     assert ("DECIDE: nothing shows whether the connector has" in text) == (len(topics) == 1)
 

@@ -291,7 +291,9 @@ def test_a_table_that_is_there_is_changed_as_schema_changes_says(
 ) -> None:
     monkeypatch.setattr(command, "start", lambda _: 0)
     query(server, "CREATE TABLE shop.ods_wide (id BIGINT NOT NULL) PRIMARY KEY (id) DISTRIBUTED BY HASH (id)")
-    value = change("wide", {"id": field("int64"), "note": field("string")}, {"id": 1, "note": "x"})
+    block = {"id": "5:1", "total_order": 1, "data_collection_order": 1}
+    columns = {"id": field("int64"), "note": field("string")}
+    value = change("wide", columns, {"id": 1, "note": "x"}, transaction=block)
     file[1].produce("shop.public.wide", value, key({"id": field("int64")}, {"id": 1}), partition=0)
     assert file[1].flush(10) == 0
     alter = "ALTER TABLE `shop`.`ods_wide` ADD COLUMN `note` STRING NULL;"
