@@ -28,6 +28,11 @@ def spark_home() -> Path:
     return Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
 
 
+def conf_folder() -> Path:
+    """The folder with Spark's own settings, there or not."""
+    return Path(os.environ.get("SPARK_CONF_DIR") or spark_home() / "conf")
+
+
 def java_program() -> str | None:
     """The Java that Spark starts; None where there is none."""
     home = os.environ.get("JAVA_HOME")
@@ -37,21 +42,31 @@ def java_program() -> str | None:
 def archive_file() -> Path | None:
     """The archive of this environment for its Spark and its Java, there or not; None where one of them is not found.
 
-    A JVM takes an archive of its own build and class path only, so the name has both. A file of this name also proves
-    that this Java knows the options.
+    A JVM takes an archive of its own build and class path only, so the name has both: the jars as their folder lists
+    them, which is the order that the JVM takes, and the folder of settings. A file of this name also proves that this
+    Java knows the options.
     """
     program = java_program()
     if program is None:
         return None
     try:
         release = Path(Path(program).resolve().parents[1], "release").read_bytes()
-        core = next(spark_home().glob("jars/spark-core_*.jar"))
-        installed = int(core.stat().st_mtime)  # the JVM, too, compares whole seconds; an image keeps no more
-    except (OSError, IndexError, StopIteration):
+        jars = _listing(spark_home() / "jars")
+    except (OSError, IndexError):
         return None
-    place = f"{core}\n{installed}\n{os.environ.get('SPARK_CONF_DIR')}\n"
-    digest = hashlib.sha256(place.encode() + release).hexdigest()[:12]
+    if not any(line.startswith("spark-core_") for line in jars):
+        return None
+    conf = conf_folder()
+    settings = _listing(conf) if conf.is_dir() else ["missing"]
+    class_path = "\n".join([str(spark_home()), *jars, str(conf), *settings])
+    digest = hashlib.sha256(class_path.encode(errors="surrogateescape") + release).hexdigest()[:12]
     return Path(sys.prefix, "share", "starrocks-txn-sink", f"spark-{digest}.jsa")
+
+
+def _listing(folder: Path) -> list[str]:
+    """What a folder has, in its own order; of times whole seconds, as the JVM and images have them."""
+    with os.scandir(folder) as entries:
+        return [f"{entry.name} {(state := entry.stat()).st_size} {int(state.st_mtime)}" for entry in entries]
 
 
 def archive_options() -> str:

@@ -8,23 +8,33 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 from starrocks_txn_sink.class_archive import END, SILENT, archive_file, is_whole, java_program, spark_home
+from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options import command_line
 from starrocks_txn_sink.spark_version import recommended_conf, require_java
 
 _RUN_SECONDS: Final = 600.0  # ten times what a slow machine needs
 _EXIT_SECONDS: Final = 300.0
-_FOREIGN: Final = ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "PYSPARK_SUBMIT_ARGS")
-"""What leads Python to another JVM than the one that a job's session starts."""
+_UNFINISHED: Final = "unfinished-"
+_ABANDONED_SECONDS: Final = 3600.0  # no run takes as long
+_FOREIGN: Final = (
+    *("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "PYSPARK_SUBMIT_ARGS"),
+    *("SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_API_MODE", "SPARK_CONNECT_MODE", "SPARK_CONNECT_MODE_ENABLED"),
+    *("HADOOP_CONF_DIR", "YARN_CONF_DIR"),
+)
+"""What leads the session to another JVM, or its files to another file system, than those of this machine."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,6 +49,7 @@ def run(_: argparse.Namespace) -> int:
         hint = "Install a JDK 17, and PySpark or what SPARK_HOME names."
         places = f"{java_program()} has no file `release` in its JDK, or {spark_home()} has no jars of Spark"
         raise OptionError(f"There can be no class archive: {places}.", hint=hint)
+    _remove_abandoned(file.parent)
     if is_whole(file):
         command_line.print_lines([f"{file} is there already."])
         return 0
@@ -50,17 +61,17 @@ def run(_: argparse.Namespace) -> int:
 
 
 def run_apart(unfinished: Path) -> None:
-    """Run the session in a process of its own; raises OptionError unless its JVM has written the file."""
+    """Run the session in a process of its own; raises OptionError unless it ends well and its JVM writes the file."""
     command = [sys.executable, "-m", __name__, str(unfinished)]
     environment = {name: value for name, value in os.environ.items() if name not in _FOREIGN}
     try:
         process = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=_RUN_SECONDS, check=False
         )
-        lines = (process.stdout + process.stderr).strip().splitlines()
+        lines, failed = (process.stdout + process.stderr).strip().splitlines(), process.returncode != 0
     except subprocess.TimeoutExpired:
-        lines = [f"it took longer than {_RUN_SECONDS:.0f} s"]
-    if not unfinished.is_file():
+        lines, failed = [f"it took longer than {_RUN_SECONDS:.0f} s"], True
+    if failed or not unfinished.is_file():  # a JVM writes it after a failure, too, and half of it where it is killed
         raise OptionError(
             f"Java wrote no class archive: {lines[-1][:200].rstrip('.') if lines else 'it gave no reason'}.",
             hint="It needs a JDK 17 of the HotSpot kind (OpenJDK), and a Spark without files in its folder conf.",
@@ -81,7 +92,7 @@ def write_archive(file: Path, run_session: Callable[[Path], object] = run_apart)
     """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="unfinished-", dir=file.parent) as folder:
+        with tempfile.TemporaryDirectory("", _UNFINISHED, file.parent, ignore_cleanup_errors=True) as folder:
             unfinished = Path(folder, file.name)
             run_session(unfinished)
             unfinished.chmod(0o644)  # an image's build may run as root, a job does not
@@ -100,27 +111,41 @@ def write_archive(file: Path, run_session: Callable[[Path], object] = run_apart)
             old.unlink(missing_ok=True)
 
 
-def _run_session(unfinished: Path) -> None:
-    from pyspark.sql import SparkSession
+def _remove_abandoned(folder: Path) -> None:
+    """Remove what a killed run has left in the archives' folder."""
+    for place in folder.glob(f"{_UNFINISHED}*"):
+        with suppress(OSError):
+            if SystemClock().wall() - place.stat().st_mtime > _ABANDONED_SECONDS:
+                shutil.rmtree(place)
 
+
+def session_conf(unfinished: Path) -> dict[str, Any]:
+    """Settings of the session whose JVM writes the file; its folders are next to it."""
     home = unfinished.parent
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    conf: dict[str, Any] = {
+    return {
         **recommended_conf(2),
-        "spark.driver.extraJavaOptions": f"-Xss16m '-XX:ArchiveClassesAtExit={unfinished}' {SILENT}",
+        "spark.driver.extraJavaOptions": f"-Xss16m {shlex.quote(f'-XX:ArchiveClassesAtExit={unfinished}')} {SILENT}",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.port": "0",
         "spark.local.dir": str(home / "local"),
         "spark.sql.warehouse.dir": str(home / "warehouse"),
     }
-    spark = SparkSession.builder.master("local[2]").config(map=conf).getOrCreate()
+
+
+def _run_session(unfinished: Path) -> None:
+    from pyspark.sql import SparkSession
+
+    home = unfinished.parent
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    spark = SparkSession.builder.master("local[2]").config(map=session_conf(unfinished)).getOrCreate()
     _run_stream(spark, home)
     gateway: Any = spark.sparkContext._gateway
     spark.stop()
     gateway.shutdown()
     gateway.proc.stdin.close()
-    gateway.proc.wait(_EXIT_SECONDS)
+    if code := gateway.proc.wait(_EXIT_SECONDS):
+        sys.exit(f"its JVM ended with the exit code {code}")
 
 
 def _run_stream(spark: Any, home: Path) -> None:

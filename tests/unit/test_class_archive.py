@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,7 +25,8 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A Python environment with a space in its name, an installed Spark and a Java, all for this test alone."""
     prefix = tmp_path / "my environment"
     (tmp_path / "spark" / "jars").mkdir(parents=True)
-    (tmp_path / "spark" / "jars" / "spark-core_2.13-4.3.0.jar").touch()
+    for name in ("spark-core_2.13-4.3.0.jar", "zstd-jni-1.5.7.jar"):
+        (tmp_path / "spark" / "jars" / name).touch()
     monkeypatch.setattr(sys, "prefix", str(prefix))
     monkeypatch.setenv("SPARK_HOME", str(tmp_path / "spark"))
     monkeypatch.delenv("SPARK_CONF_DIR", raising=False)
@@ -74,17 +77,38 @@ def another_spark(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def newer_spark(folder: Path, _: pytest.MonkeyPatch) -> None:
-    (core,) = (folder / "spark" / "jars").iterdir()
+    (core,) = (folder / "spark" / "jars").glob("spark-core_*")
     core.rename(core.with_name("spark-core_2.13-4.3.1.jar"))
 
 
 def installed_again(folder: Path, _: pytest.MonkeyPatch) -> None:
-    (core,) = (folder / "spark" / "jars").iterdir()
+    (core,) = (folder / "spark" / "jars").glob("spark-core_*")
     os.utime(core, (1, 1))
 
 
 def other_settings(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_CONF_DIR", str(folder))
+
+
+def added_jar(folder: Path, _: pytest.MonkeyPatch) -> None:
+    (folder / "spark" / "jars" / "spark-sql-kafka-0-10_2.13-4.3.0.jar").touch()
+
+
+def listed_in_another_order(_: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an image's folder is on another machine."""
+    scan = os.scandir
+
+    @contextmanager
+    def backwards(folder: Path) -> Iterator[Iterator[os.DirEntry[str]]]:
+        with scan(folder) as entries:
+            yield reversed(list(entries))
+
+    monkeypatch.setattr(os, "scandir", lambda place: backwards(place) if isinstance(place, Path) else scan(place))
+
+
+def settings_beside_spark(folder: Path, _: pytest.MonkeyPatch) -> None:
+    (folder / "spark" / "conf").mkdir()
+    (folder / "spark" / "conf" / "spark-defaults.conf").touch()
 
 
 CHANGES = [
@@ -95,6 +119,9 @@ CHANGES = [
     newer_spark,
     installed_again,
     other_settings,
+    added_jar,
+    listed_in_another_order,
+    settings_beside_spark,
 ]
 
 
@@ -160,6 +187,52 @@ def test_the_reason_of_a_jvm_that_writes_none_is_in_the_error(tmp_path: Path, mo
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: process)
     with pytest.raises(OptionError, match="Cannot have non-empty directory in paths"):
         class_archive.run_apart(tmp_path / "unfinished.jsa")
+
+
+@pytest.mark.parametrize("code", [1, -9])
+def test_what_a_jvm_writes_after_a_failure_is_no_archive(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unfinished = tmp_path / "unfinished.jsa"
+    unfinished.write_bytes(b"half")
+    process = subprocess.CompletedProcess([], code, stdout="", stderr="the JVM ended")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: process)
+    with pytest.raises(OptionError, match="the JVM ended"):
+        class_archive.run_apart(unfinished)
+
+
+def test_the_session_is_of_this_machine_whatever_the_environment_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unfinished = tmp_path / "unfinished.jsa"
+    for name in ("SPARK_REMOTE", "SPARK_API_MODE", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH"):
+        monkeypatch.setenv(name, "of a cluster")
+
+    def run(*_: object, env: dict[str, str], **__: object) -> subprocess.CompletedProcess[str]:
+        assert [name for name, value in env.items() if value == "of a cluster"] == ["SPARK_DIST_CLASSPATH"]
+        unfinished.touch()
+        return subprocess.CompletedProcess([], 0, stdout="", stderr="")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    class_archive.run_apart(unfinished)
+
+
+@pytest.mark.parametrize("name", ["environment", "it's an environment", 'a "quoted" one'])
+def test_java_gets_the_name_of_any_environment(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    unfinished = tmp_path / name / "unfinished.jsa"
+    assert f"-XX:ArchiveClassesAtExit={unfinished}" in shlex.split(class_archive.session_conf(unfinished)[DRIVER])
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / name))
+    class_archive.write_archive(current(), lambda file: file.write_bytes(b"classes"))
+    assert f"-XX:SharedArchiveFile={current()}" in shlex.split(recommended_conf()[DRIVER])
+
+
+def test_the_command_removes_what_a_killed_run_left_and_no_folder_of_a_running_one() -> None:
+    class_archive.write_archive(current(), lambda file: file.write_bytes(b"classes"))
+    for name in ("unfinished-killed", "unfinished-running"):
+        (current().parent / name / "local").mkdir(parents=True)
+    os.utime(current().parent / "unfinished-killed", (1, 1))
+    assert cli.main(["class-archive"]) == 0
+    assert {file.name for file in current().parent.iterdir()} == {current().name, "unfinished-running"}
 
 
 def test_a_job_maps_the_old_archive_while_a_new_one_is_written() -> None:
