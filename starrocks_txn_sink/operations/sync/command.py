@@ -13,7 +13,6 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from enum import Enum
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from starrocks_txn_sink.clock import parse_duration
@@ -34,6 +33,12 @@ _KAFKA: Final = "kafka."
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # set by spark-submit, whose JVM has its archives already
 _MASTER: Final = re.compile(r"^[ \t]*spark\.master(?:[ \t]*[=:][ \t]*|[ \t]+)(\S+)", re.MULTILINE)
 _ARCHIVES: Final = ("spark.jars", "spark.jars.packages")
+_LISTS: Final = {
+    "spark.driver.extraJavaOptions": " ",
+    "spark.executor.extraJavaOptions": " ",
+    "spark.jars.excludes": ",",
+}
+"""By their separators. What FILE has comes after the recommended ones: the JVM takes the later of two options."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -103,31 +108,39 @@ def planned(sync: Sync, messages: Iterable[KeyedMessage], seconds: float) -> Tab
 
 def session(sync: Sync) -> SparkSession:
     """Spark's session: that of spark-submit, or a local one with Spark's Kafka source."""
-    import pyspark
     from pyspark.sql import SparkSession
 
-    from starrocks_txn_sink.spark_version import recommended_conf
-
     local = _SUBMITTED not in os.environ and master_of(sync).startswith("local")
-    settings: dict[str, bool | float | int | str | None] = {**recommended_conf(preload=local), **sync.spark}
     if local:
         # Spark would take the python3 of PATH, which has no sink where nobody has activated the environment.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    if _SUBMITTED not in os.environ and not any(name in settings for name in _ARCHIVES):
+    return SparkSession.builder.config(map=session_settings(sync, local=local)).getOrCreate()
+
+
+def session_settings(sync: Sync, *, local: bool) -> dict[str, bool | float | int | str | None]:
+    """The session's settings: the recommended ones, under those of FILE."""
+    import pyspark
+
+    from starrocks_txn_sink.spark_version import recommended_conf
+
+    recommended, own = recommended_conf(preload=local), dict(sync.spark)  # an empty text is a list without defaults
+    for name, mark in _LISTS.items():
+        if own.get(name):
+            own[name] = f"{recommended[name]}{mark}{own[name]}"
+    if _SUBMITTED not in os.environ and not any(name in own for name in _ARCHIVES):
         scala = "2.12" if pyspark.__version__.startswith("3.") else "2.13"
-        settings["spark.jars.packages"] = f"org.apache.spark:spark-sql-kafka-0-10_{scala}:{pyspark.__version__}"
-    return SparkSession.builder.config(map=settings).getOrCreate()
+        own["spark.jars.packages"] = f"org.apache.spark:spark-sql-kafka-0-10_{scala}:{pyspark.__version__}"
+    return {**recommended, **own}
 
 
 def master_of(sync: Sync) -> str:
     """Spark's master: of FILE, else of Spark's own file of defaults, else this machine."""
-    from starrocks_txn_sink.class_archive import spark_home
+    from starrocks_txn_sink.class_archive import conf_folder
 
     if "spark.master" in sync.spark:
         return str(sync.spark["spark.master"])
-    folder = Path(os.environ.get("SPARK_CONF_DIR") or spark_home() / "conf")
     with suppress(FileNotFoundError):
-        named = _MASTER.search((folder / "spark-defaults.conf").read_text("utf-8"))
+        named = _MASTER.search((conf_folder() / "spark-defaults.conf").read_text("utf-8"))
         return named[1] if named else "local"
     return "local"
 

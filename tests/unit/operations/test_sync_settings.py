@@ -47,6 +47,22 @@ def test_the_smallest_file_is_a_whole_pipeline() -> None:
     assert (sync.create, sync.checkpoint, sync.trigger, sync.until_end) == (True, "/data/checkpoint", None, False)
 
 
+def test_lists_of_the_files_settings_join_the_recommended_ones_and_other_values_replace_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    driver, executor = "spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"
+    lists = {driver: "-Xss32m", executor: "-Dcolour=red", "spark.jars.excludes": "org:artifact"}
+    own = {"spark.sql.shuffle.partitions": "9", "spark.jars": "kafka.jar"}
+    section = "".join(f'"{name}" = "{value}"\n' for name, value in {**lists, **own}.items())
+    recommended = command.session_settings(parse_sync(SMALLEST), local=False)
+    settings = command.session_settings(parse_sync(f"{SMALLEST}[spark]\n{section}"), local=False)
+    assert str(recommended.pop("spark.jars.packages")).startswith("org.apache.spark:spark-sql-kafka-0-10_")
+    marks = {"spark.jars.excludes": ","}
+    joined_lists = {name: f"{recommended[name]}{marks.get(name, ' ')}{value}" for name, value in lists.items()}
+    assert settings == recommended | own | joined_lists
+
+
 @pytest.mark.parametrize(
     ("defaults", "section", "master"),
     [
