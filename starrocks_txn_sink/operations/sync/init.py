@@ -26,6 +26,7 @@ from starrocks_txn_sink.sources.formats.json_text import members_of
 from starrocks_txn_sink.sql.source_database import SourceDatabase
 
 _TRANSACTION: Final = "transaction"
+_NOT_IN_TOPICS: Final = re.compile(r"[^\w.-]", re.ASCII)
 _TXN_EVENTS: Final = ("BEGIN", "DATA", "END")
 _SHOWN: Final = 100  # letters of a comment with columns
 _SECRET: Final = re.compile(r"password|secret|jaas|oauthbearer\.config|key(\.pem)?$", re.IGNORECASE)
@@ -57,6 +58,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the file; raises StarRocksSinkError without topics, and for topics that `sync` cannot read."""
+    if not args.prefix or _NOT_IN_TOPICS.search(args.prefix):
+        hint = "Topics have letters, digits, dots, hyphens and underscores. Copy topic.prefix from the connector."
+        raise OptionError(f"--prefix {args.prefix!r} begins no topic's name.", hint=hint)
     pairs = {name.strip(): value for name, _, value in (text.partition("=") for text in args.kafka_option)}
     findings = seen_in_topics(args, pairs) if args.source is None else seen_in_database(args)
     lines = list(file_lines(findings, args.kafka or _BROKERS, pairs))
@@ -87,7 +91,7 @@ def seen_in_database(args: argparse.Namespace) -> Seen:
 
 def _topic(prefix: str, collection: str) -> str:
     """The topic of a table, as Debezium names it."""
-    return re.sub(r"[^\w.-]", "_", f"{prefix}.{collection}", flags=re.ASCII)
+    return _NOT_IN_TOPICS.sub("_", f"{prefix}.{collection}")
 
 
 def seen_in_topics(args: argparse.Namespace, kafka_options: dict[str, str]) -> Seen:

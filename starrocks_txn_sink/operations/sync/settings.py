@@ -24,6 +24,7 @@ from starrocks_txn_sink.sink.assembly import DebeziumAssembly
 from starrocks_txn_sink.sink.binlog_assembly import CanalAssembly, MaxwellAssembly
 from starrocks_txn_sink.sink.schema.plan import TableLayout
 from starrocks_txn_sink.sources.formats.tables import LAST_PART, TableRoutes, check_routes, route_of
+from starrocks_txn_sink.sources.kafka.options import refuse_wrong_pattern
 from starrocks_txn_sink.sources.kafka.spark_reader import kafka_options
 
 LEFT_OUT: Final = ""
@@ -175,6 +176,7 @@ class _File:
 
     def _kafka(self, source: Mapping[str, Any]) -> dict[str, str]:
         groups_of(source["topics"], option="topics")
+        refuse_wrong_pattern(source["topics"], "topics")
         for name in source["options"] or {}:
             if (own := _OWN_OPTIONS.get(name.lower())) is not None:
                 message = f"{name} has a setting of its own"
@@ -282,7 +284,9 @@ class _File:
                 self._checked("tables", lambda expression=pattern, option=name: groups_of(expression, option=option))  # type: ignore[misc]
         rules = [(pattern, LEFT_OUT) for pattern in tables["exclude"] or ()]
         if tables["include"]:
-            rules.append((rf"(?!(?:{'|'.join(tables['include'])})\Z).*", LEFT_OUT))
+            none_of_them = rf"(?!(?:{'|'.join(tables['include'])})\Z).*"
+            self._checked("tables", lambda: groups_of(none_of_them, option="include"))  # a flag is for a whole one
+            rules.append((none_of_them, LEFT_OUT))
         return rules
 
     def _values(self, section: str, values: Any, number: int = 0) -> dict[str, Any]:

@@ -112,6 +112,16 @@ def _check(unknown: list[str], config: Mapping[str, str], settings: Mapping[str,
         raise OptionError(
             "The topics are missing, or given twice.", hint="Give exactly one of subscribe and subscribePattern."
         )
+    if pattern := settings.get("subscribepattern"):
+        refuse_wrong_pattern(pattern, "subscribePattern")
+
+
+def refuse_wrong_pattern(pattern: str, option: str) -> None:
+    """Raise OptionError for a pattern that matches no topic's name: Spark would wait for one, and say nothing."""
+    if not pattern or re.search(r"\s", pattern):
+        problem = "has a space or the end of a line, which no topic's name has" if pattern else "is empty"
+        hint = r"Write names with | between them, or an expression such as shop\..* for all topics below shop."
+        raise OptionError(f"{option} {problem}.", hint=hint, option=option)
 
 
 def _start(settings: Mapping[str, str]) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from starrocks_txn_sink.sources.kafka.options import (
     BalancedOptions,
     client_config,
     no_client,
+    refuse_wrong_pattern,
 )
 from starrocks_txn_sink.spark_version import analyzed_plan, class_name, items, running_query
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 _PREFIX: Final = "kafka."
 _SERVERS: Final = "kafka.bootstrap.servers"
+_PATTERN: Final = "subscribepattern"
 _POLL: Final = "max.poll.records"
 _RECEIVE_BUFFER: Final = "kafka.receive.buffer.bytes"
 _FAST: Final = {
@@ -50,7 +52,7 @@ _FAST: Final = {
 _WHOLE: Final = re.compile(r"0*[1-9][0-9]*")
 _SWITCHES: Final = {"failondataloss", "includeheaders"}
 _NAMES: Final = {
-    *("assign", "subscribe", "subscribepattern"),
+    *("assign", "subscribe", _PATTERN),
     *("startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp", "startingoffsetsbytimestampstrategy"),
     *("endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp"),
     *("maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay", "minpartitions", "maxrecordsperpartition"),
@@ -99,7 +101,9 @@ def kafka_options(bootstrap_servers: str | None = None, **options: str | int) ->
     texts = {name: _text(name, value) for name, value in settings.items()}
     own = {name.lower(): text for name, text in texts.items()}
     _check(own, twice=len(own) < len(texts) or (bootstrap_servers is not None and _SERVERS in options))
-    patterns = {name: f"^(?:{text})$" for name, text in texts.items() if name.lower() == "subscribepattern"}
+    if _PATTERN in own:
+        refuse_wrong_pattern(own[_PATTERN], "subscribePattern")
+    patterns = {name: f"^(?:{text})$" for name, text in texts.items() if name.lower() == _PATTERN}
     return {name: str(value) for name, value in _FAST.items() if name not in own} | texts | patterns
 
 

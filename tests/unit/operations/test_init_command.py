@@ -188,6 +188,13 @@ def test_the_command_reads_a_broker_and_writes_a_new_file(tmp_path: Path, capsys
     assert (sync.topics, sync.create) == ("mysql", True)
 
 
+@pytest.mark.parametrize("prefix", ["", "a+b", "the shop", "shop*"])
+def test_a_prefix_that_begins_no_topic_is_refused(prefix: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its pattern would match nothing: Kafka has no such names, and Debezium takes no such prefix."""
+    assert cli.main(["init", "--prefix", prefix, "--source", "postgresql://me@127.0.0.1:1/db"]) == 2
+    assert "begins no topic's name" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -62,6 +62,9 @@ def test_a_pattern_is_for_whole_names(name: str) -> None:
         ({"kafka.max.poll.records": -1}, "no whole number above zero"),
         ({"subscribe": ["a", "b"]}, "subscribe is of type list"),
         ({"subscribe": "a", "Subscribe": "b"}, "given twice"),
+        ({"subscribePattern": ""}, "subscribePattern is empty"),
+        ({"subscribepattern": " "}, "no topic's name has"),
+        ({"subscribePattern": "orders | items"}, "no topic's name has"),
         ({"bootstrap_servers": "h:1", "kafka.bootstrap.servers": "h:2"}, "given twice"),
     ],
 )

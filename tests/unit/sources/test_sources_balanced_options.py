@@ -51,6 +51,7 @@ def test_lanes_fetch_more_at_once_unless_the_user_says_how_much() -> None:
         ({"startingOffsets": "latest", "startingTimestamp": "1"}, "both given"),
         ({"startingTimestamp": "now"}, "startingTimestamp is 'now'"),
         ({"subscribePattern": "t.*"}, "exactly one of"),
+        ({"subscribe": "", "subscribePattern": "t.*\n"}, "end of a line"),
         ({"kafka.auto.offset.reset": "earliest"}, "reader itself sets kafka.auto.offset.reset"),
         ({"idle_timeout": "-1"}, "above zero"),
         ({"includeHeaders": "yes"}, "includeheaders is 'yes'"),
