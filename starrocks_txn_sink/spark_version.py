@@ -142,9 +142,14 @@ def refuse_hidden_package() -> None:
         )
 
 
+def active_context() -> Any:
+    """Spark's context in this process; None without one, or if it was stopped, and on Spark Connect."""
+    return SparkContext._active_spark_context
+
+
 def _python_path_of_jvm() -> str:
     """PYTHONPATH of the Python processes of Spark's JVM; spark-submit adds `--py-files` to the driver's own only."""
-    jvm: Any = getattr(SparkContext._active_spark_context, "_jvm", None)
+    jvm: Any = getattr(active_context(), "_jvm", None)
     return (os.environ.get("PYTHONPATH") if jvm is None else jvm.java.lang.System.getenv("PYTHONPATH")) or ""
 
 

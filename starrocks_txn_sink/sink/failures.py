@@ -31,13 +31,12 @@ from enum import Enum
 from importlib import metadata
 from typing import Any, Final, TypeVar
 
-from pyspark import SparkContext
-
 from starrocks_txn_sink import errors
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
 from starrocks_txn_sink.errors import StarRocksSinkError
 from starrocks_txn_sink.protocol.label import Backoff
 from starrocks_txn_sink.rows.columns import KEYLESS_ADVICE, NO_PRIMARY_KEY, REFUSED
+from starrocks_txn_sink.spark_version import active_context
 from starrocks_txn_sink.telemetry import Event, LatestValues, Listener
 from starrocks_txn_sink.writer.messages import LaneReport, attached_report, read_envelope
 
@@ -203,7 +202,7 @@ _REASON_SECONDS: Final = 2.0  # Spark's listeners learn of a task's end a little
 
 def reason_of_task(stage: int, task: int, clock: Clock) -> str:
     """Spark's reason why the first try at a task of a stage ended early, as one line; empty where it is unknown."""
-    context, late = SparkContext._active_spark_context, Deadline.after(_REASON_SECONDS, clock)
+    context, late = active_context(), Deadline.after(_REASON_SECONDS, clock)
     while context is not None:
         with contextlib.suppress(Exception):  # the JVM has ended, or has another interface
             store = context._jsc.sc().statusStore()

@@ -31,6 +31,7 @@ from pyspark.sql.utils import is_remote
 from starrocks_txn_sink.errors import OptionError, StarRocksSinkError
 from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.sink import failures
+from starrocks_txn_sink.spark_version import active_context
 from starrocks_txn_sink.telemetry import get_logger
 
 _POLL_SECONDS: Final = 1.0  # between two looks at the stop signal while the query runs
@@ -254,7 +255,7 @@ def _spark_has_ended() -> bool:
     """Whether the JVM or its SparkContext has ended, so that this process can start no query."""
     if is_remote():
         return False
-    context = SparkContext._active_spark_context
+    context = active_context()
     try:
         return context is None or bool(context._jsc.sc().isStopped())
     except Exception:
@@ -263,7 +264,7 @@ def _spark_has_ended() -> bool:
 
 def _silence_spark() -> None:
     """Switch off the loggers of the JVM that repeat a failure with tracebacks."""
-    context = SparkContext._active_spark_context
+    context = active_context()
     if context is None or is_remote():
         return
     with contextlib.suppress(Exception):  # another logging library than Spark's default

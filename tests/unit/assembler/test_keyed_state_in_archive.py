@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from pyspark import SparkContext
 
 from starrocks_txn_sink import spark_version
 from starrocks_txn_sink.errors import OptionError
@@ -43,6 +42,6 @@ def test_the_jvm_decides_if_there_is_one(
         context = context_with(path.replace("ARCHIVE", str(archive)))
     monkeypatch.setenv("PYTHONPATH", of_python.replace("ARCHIVE", str(archive)))
     monkeypatch.setattr(spark_version, "__file__", str(archive / "starrocks_txn_sink" / "spark_version.py"))
-    monkeypatch.setattr(SparkContext, "_active_spark_context", context)
+    monkeypatch.setattr(spark_version, "active_context", lambda: context)
     with pytest.raises(OptionError, match=r"comes from sink\.zip") if refused else contextlib.nullcontext():
         refuse_hidden_package()

@@ -9,7 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark import SparkContext
 
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.coordinator.coordinator import (
@@ -23,6 +22,7 @@ from starrocks_txn_sink.coordinator.coordinator import (
     perform_all,
 )
 from starrocks_txn_sink.errors import LaneDied, LoadFailed, TaskRepeated
+from starrocks_txn_sink.sink import failures
 from starrocks_txn_sink.sink.failures import reason_of_task
 from starrocks_txn_sink.sink.lanes import name_death
 from starrocks_txn_sink.sources.kafka.ranges import OffsetRanges
@@ -97,16 +97,15 @@ def test_the_reason_is_that_of_the_first_failed_try_at_the_task(monkeypatch: pyt
     traced = "PythonException: Traceback (most recent call last):\n  File\nValueError: no such day\n"
 
     def reason(store: Any) -> str:
-        monkeypatch.setattr(
-            SparkContext, "_active_spark_context", SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: store))
-        )
+        context = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: store))
+        monkeypatch.setattr(failures, "active_context", lambda: context)
         return reason_of_task(4, 1, ManualClock())
 
     assert reason(Store((0, "another task"), (1, loss), (1, None), late=3)) == loss.splitlines()[0]
     assert reason(Store((1, traced))) == "ValueError: no such day"
     assert reason(Store((0, "another task"), (1, None))) == ""
     assert reason(None) == ""  # another release of Spark
-    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    monkeypatch.setattr(failures, "active_context", lambda: None)
     assert reason_of_task(4, 1, ManualClock()) == ""
 
 

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -63,7 +64,8 @@ def test_the_exit_codes_are_those_of_sysexits() -> None:
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(supervisor, "_spark_has_ended", lambda: False)
+    running: Any = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: False)))
+    monkeypatch.setattr(supervisor, "active_context", lambda: running)
     yield
     FAILURES.take("q")
 
@@ -167,7 +169,7 @@ def test_a_bug_in_the_users_function_is_raised() -> None:
 
 
 def test_without_spark_no_restart_helps(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(supervisor, "_spark_has_ended", lambda: True)
+    monkeypatch.setattr(supervisor, "active_context", lambda: None)
     start, started = in_turn(lambda: Query(ConnectionError("refused")))
     assert run_forever(start, policy=AT_ONCE) == ExitCode.GAVE_UP
     assert len(started) == 1
