@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import io
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,9 +56,9 @@ def _log_as_if_for_the_first_time() -> None:
 @pytest.fixture(autouse=True)
 def _without_failures_of_other_tests() -> None:
     """What a query of another test has met is not the failure of this test's query, nor printed into its output."""
-    with FAILURES._guard:
-        FAILURES._waiting.clear()
-        FAILURES.last.clear()
+    with contextlib.redirect_stderr(io.StringIO()):
+        FAILURES.print_waiting()
+    FAILURES.last.clear()
 
 
 @pytest.fixture

@@ -55,7 +55,6 @@ except ImportError:
 
 FORMAT = "starrocks_txn"
 _NEVER_EMPTIED = "The sink appends changes to tables; it never empties one."
-ABORT_SECONDS = 6.0  # Spark ends the other tasks of a failed job after up to 4 s; until then they may begin claims
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +71,7 @@ class PlainFrameWriter(datasource.DataSourceArrowWriter):
 
     task: LaneTask
     rows: FrameRows
+    abort_seconds: float = 6.0  # Spark ends the other tasks of a failed job after up to 4 s; until then they may claim
 
     @classmethod
     def begin(cls, schema: T.StructType, texts: Mapping[str, str]) -> PlainFrameWriter:
@@ -125,7 +125,7 @@ class PlainFrameWriter(datasource.DataSourceArrowWriter):
     def abort(self, messages: list[datasource.WriterCommitMessage | None]) -> None:  # noqa: ARG002
         with self._runner() as runner:
             runner.perform(roll_back(self.task.label))
-        roll_back_until(self.task.options, LabelPrefix(self.task.job, self.task.epoch), ABORT_SECONDS)
+        roll_back_until(self.task.options, LabelPrefix(self.task.job, self.task.epoch), self.abort_seconds)
 
     @contextlib.contextmanager
     def _runner(self) -> Iterator[RoundRunner]:

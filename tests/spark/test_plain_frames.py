@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from pyspark.sql import DataFrame, functions as F, types as T
 
 from starrocks_txn_sink import StarRocksSink, TableRoute
 from starrocks_txn_sink.errors import InputError, OptionError, TaskRepeated
-from starrocks_txn_sink.sink import plain_frames
 from starrocks_txn_sink.sink.plain_frames import PlainFrameWriter
 from tests.support.exactly_once_shop import Shop, rows_of
 from tests.support.log_records import records_of
@@ -213,12 +213,9 @@ def writer_of(shop: Shop, **options: str) -> PlainFrameWriter:
     return PlainFrameWriter.begin(PLAIN, {**addresses(shop), "table": "plain", **options})
 
 
-def test_two_tries_without_a_number_are_told_apart_by_the_server(
-    bare_shop: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_tries_without_a_number_are_told_apart_by_the_server(bare_shop: Shop) -> None:
     """A stage that runs again counts its tries from 0, and a task of its first run may still load."""
-    monkeypatch.setattr(plain_frames, "ABORT_SECONDS", 0.5)
-    writer = writer_of(bare_shop)
+    writer = replace(writer_of(bare_shop), abort_seconds=0.5)
     first_write = writer.write(batches(0))
     batches_later: list[pa.RecordBatch] = []
 
@@ -237,9 +234,8 @@ def test_two_tries_without_a_number_are_told_apart_by_the_server(
     del first_write
 
 
-def test_a_task_without_a_message_ends_the_write(bare_shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plain_frames, "ABORT_SECONDS", 0.5)
-    writer = writer_of(bare_shop)
+def test_a_task_without_a_message_ends_the_write(bare_shop: Shop) -> None:
+    writer = replace(writer_of(bare_shop), abort_seconds=0.5)
     message = writer.write(batches(0))
     with pytest.raises(InputError, match="1 of 2 tasks sent no message"):
         writer.commit([message, None])

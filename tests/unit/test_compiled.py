@@ -298,7 +298,7 @@ def forgotten() -> Iterator[None]:
 @pytest.mark.parametrize("why", ["missing", "another version", "not a library", "unwanted"])
 def test_python_does_without_it(why: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     if why == "another version":
-        monkeypatch.setattr("starrocks_txn_sink.compiled.library._ABI", -1)
+        monkeypatch.setattr("starrocks_txn_sink.compiled.library.ABI", -1)
     elif why == "unwanted":
         monkeypatch.setenv(PURE, "1")
     else:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
-from starrocks_txn_sink.metrics import kafka_offsets
-from starrocks_txn_sink.metrics.kafka_offsets import JvmEnds, client_settings, parse_ends
+from starrocks_txn_sink.metrics.kafka_offsets import client_settings, parse_ends
 from starrocks_txn_sink.metrics.model import Model
 from starrocks_txn_sink.metrics.source_lag import LagWatch, QueryLag, SourceLag, WaitingTime
 from starrocks_txn_sink.metrics.state import dashboard_state
@@ -135,48 +135,52 @@ def query(committed: str | None, kind: str = "kafka") -> Any:
         committedOffsets=Scala(get=option(committed)),
         sources=Sequence(Scala()),
         analyzedPlan=Scala(collectLeaves=Sequence(leaf)),
+        resolvedCheckpointRoot="checkpoint",
+        sparkSession=Scala(sessionState=Scala(newHadoopConf=None)),
     )
     scala: Any = Scala()
     scala.id, scala.runId, scala._jsq = "q", "r", Scala(streamingQuery=execution)
     return scala
 
 
+Emitted = tuple[LagWatch, list[Event], list[object]]
+
+
 @pytest.fixture
-def emitted(monkeypatch: pytest.MonkeyPatch) -> tuple[LagWatch, list[Event], list[object]]:
-    """A watch that looks only when a test calls it, its events, and Kafka's answers: ends, or an exception."""
+def jvm() -> Any:
+    return MagicMock()
+
+
+@pytest.fixture
+def emitted(jvm: Any, monkeypatch: pytest.MonkeyPatch) -> Emitted:
+    """A watch that looks only when a test calls it, its events, and Kafka's answers: the end of P0, or an exception."""
     events: list[Event] = []
     answers: list[object] = []
 
-    def answer(self: JvmEnds, offsets: Offsets) -> Any:
-        del self, offsets
+    def answer(*_: object) -> Any:
         answer = answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
-        return answer
+        return Scala(toString=f"{{orders-0=ListOffsetsResultInfo(offset={answer}, timestamp=-1)}}")
 
-    monkeypatch.setattr(JvmEnds, "__init__", lambda *_: None)
-    monkeypatch.setattr(JvmEnds, "__call__", answer)
-    monkeypatch.setattr(JvmEnds, "close", lambda _: events.append(CLOSED))
+    admin = jvm.org.apache.kafka.clients.admin.AdminClient.create.return_value
+    admin.listOffsets.return_value.all.return_value.get.side_effect = answer
+    admin.close.side_effect = lambda _: events.append(CLOSED)
     monkeypatch.setattr("threading.Thread.start", lambda _: None)
-    session: Any = Scala()
-    thread = Scala(setContextClassLoader=None)
-    session._jvm = Scala()
-    session._jvm.java = Scala()
-    session._jvm.java.lang = Scala()
-    session._jvm.java.lang.Thread = Scala(currentThread=thread)
-    monkeypatch.setattr(kafka_offsets, "_initial_offsets", lambda *_: "")
-    return LagWatch(session, events.append, ManualClock(), lambda _: True), events, answers
+    return LagWatch(SimpleNamespace(_jvm=jvm), events.append, ManualClock(), lambda _: True), events, answers
 
 
-def test_rows_wait_while_a_micro_batch_runs_also_before_one_has_ended(
-    emitted: tuple[LagWatch, list[Event], list[object]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_wait_while_a_micro_batch_runs_also_before_one_has_ended(emitted: Emitted, jvm: Any) -> None:
     watch, events, answers = emitted
-    answers += [{P0: 9}, {P0: 9}, {P0: 30}]
+    answers += [9, 9, 30]
+    file = jvm.org.apache.hadoop.fs.Path.return_value.getFileSystem.return_value
+    file.exists.return_value = False
     watch._look("q", query(None))
     assert events == []  # the source has noted nothing yet
-    monkeypatch.setattr(kafka_offsets, "_initial_offsets", lambda *_: '{"orders": {"0": 4}}')
+    file.exists.return_value = True
+    jvm.org.apache.commons.io.IOUtils.toString.return_value = 'v1\n{"orders": {"0": 4}}'
     watch._look("q", query(None))
+    jvm.org.apache.hadoop.fs.Path.assert_called_with("checkpoint/sources/0/0")
     for _ in range(2):
         watch._look("q", query('{"orders": {"0": 9}}'))
     assert [event.fields["lags"]["orders"].rows for event in events] == [5, 0, 21]
@@ -184,10 +188,10 @@ def test_rows_wait_while_a_micro_batch_runs_also_before_one_has_ended(
 
 
 def test_without_an_answer_the_metrics_are_unknown_and_kafka_is_left_alone_for_a_while(
-    emitted: tuple[LagWatch, list[Event], list[object]],
+    emitted: Emitted,
 ) -> None:
     watch, events, answers = emitted
-    answers += [TimeoutError(), TimeoutError(), {P0: 9}]
+    answers += [TimeoutError(), TimeoutError(), 9]
     for _ in range(3):
         watch._look("q", query('{"orders": {"0": 9}}'))
     assert [event.name for event in events] == ["closed", "source.unknown"] * 2
@@ -197,7 +201,7 @@ def test_without_an_answer_the_metrics_are_unknown_and_kafka_is_left_alone_for_a
     assert events[-1].name == "source.lagged"
 
 
-def test_a_source_that_is_not_kafkas_has_no_metrics(emitted: tuple[LagWatch, list[Event], list[object]]) -> None:
+def test_a_source_that_is_not_kafkas_has_no_metrics(emitted: Emitted) -> None:
     watch, events, _ = emitted
     watch._look("q", query("7", kind="rate"))
     watch._look("q", query('{"orders": {"0": 9}}', kind="of another vendor"))

@@ -13,12 +13,15 @@ import pytest
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import cli
 from starrocks_txn_sink.errors import Fenced, JobMoved, ReplyLost
+from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.operations import move_job
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE, create_table
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, row_id
+from starrocks_txn_sink.protocol.moving import close_job
 from starrocks_txn_sink.rows.body import load_body
 from starrocks_txn_sink.sink.session import Resumption, open_session
+from starrocks_txn_sink.sql.connection import SqlLedger
 from tests.support.depth import is_deep
 from tests.support.left_behind import PASSWORD, leave_open, options, write_a_position
 from tests.support.micro_batch import lane_rows, write_micro_batch, write_under
@@ -259,7 +262,7 @@ def test_a_move_that_opened_nothing_is_not_taken_back_with_foreign_positions(
 ) -> None:
     write_a_position(server)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(move_job, "_open", crash)  # the command ends between its steps
+        patch.setattr(move_job, "open_job", crash)  # the command ends between its steps
         with pytest.raises(_Crash):
             command(server, "rename", "--to", "store")
     write_a_position(server, "store")
@@ -331,21 +334,17 @@ def test_dead_letters_of_the_last_moment_leave_the_job_open(
 ) -> None:
     """The driver writes them after the command has looked, and before it is fenced."""
     write_a_position(server)
-    look = move_job._refuse_dead_letters
-    looks: list[str] = []
 
-    def after(reader: Any, job: str) -> None:
-        look(reader, job)
-        if not looks:
-            query(server, create_table("shop"))
-            query(
-                server,
-                f"INSERT INTO shop.{DEAD_LETTER_TABLE} (id, job, source_partition, position, table_name, `row_number`) "
-                "VALUES ('d', 'shop', 'p-0', 1, 'items', 0)",
-            )
-        looks.append(job)
+    def after_the_driver_wrote(*arguments: Any) -> Any:
+        query(server, create_table("shop"))
+        query(
+            server,
+            f"INSERT INTO shop.{DEAD_LETTER_TABLE} (id, job, source_partition, position, table_name, `row_number`) "
+            "VALUES ('d', 'shop', 'p-0', 1, 'items', 0)",
+        )
+        return close_job(*arguments)
 
-    monkeypatch.setattr(move_job, "_refuse_dead_letters", after)
+    monkeypatch.setattr(move_job, "close_job", after_the_driver_wrote)
     assert command(server, "export", "--file", str(tmp_path / "f")) == 1
     assert "has 1 rows of dead letters" in capsys.readouterr().err
     assert not is_closed(server, "shop")
@@ -388,14 +387,8 @@ def breaking_after(monkeypatch: pytest.MonkeyPatch, number: int, error: type[Bas
 
         return call
 
-    right = move_job._Move.__init__
-
-    def init(self: Any, *args: Any) -> None:
-        right(self, *args)
-        monkeypatch.setattr(self.ledger, "execute", wrap(self.ledger.execute))
-        monkeypatch.setattr(self.transport, "send", wrap(self.transport.send))
-
-    monkeypatch.setattr(move_job._Move, "__init__", init)
+    monkeypatch.setattr(SqlLedger, "execute", wrap(SqlLedger.execute))
+    monkeypatch.setattr(HttpTransport, "send", wrap(HttpTransport.send))
     return counter
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -170,8 +171,12 @@ def test_the_lag_is_the_distance_to_the_ends() -> None:
 def test_the_partitions_that_are_furthest_behind_come_first(
     jobs: Emulator, capsys: Shown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(status, "_kafka_ends", lambda _: ends([], p_0=1000, p_1=60))
-    assert command(jobs, "--job", "first") == 0
+    def admin(config: dict[str, Any], *_: object) -> SimpleNamespace:
+        assert config["bootstrap.servers"] == "b1:9092"
+        return SimpleNamespace(end_offsets=ends([], p_0=1000, p_1=60))
+
+    monkeypatch.setattr("starrocks_txn_sink.sources.kafka.admin.KafkaAdmin", admin)
+    assert command(jobs, "--job", "first", "--kafka", "b1:9092") == 0
     output = capsys.readouterr().out
     assert "sum of positions 100, 958 rows behind" in output
     assert output.index("p-0  42  957 behind") < output.index("p-1  58  1 behind")

@@ -19,6 +19,7 @@ from openlineage.client.transport.http import HttpConfig, HttpTransport
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink.coordinator.model import PositionSpan, Receipt, RegionCount
 from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.sink import lineage
 from starrocks_txn_sink.sink.lineage import LineageListener
 from starrocks_txn_sink.telemetry import Event
 from tests.support.http_peer import Caller, Got, Peer
@@ -55,8 +56,9 @@ class Collector:
     def __init__(self, folder: Path, options: SinkOptions = PLAIN, **settings: Any) -> None:
         self._file, self.clock = folder / "events.json", ManualClock()
         client = OpenLineageClient(transport=FileTransport(FileConfig(str(self._file), append=True)))
-        self.listener = LineageListener(options, client=client, **settings)
-        self.listener._clock = self.clock  # type: ignore[assignment]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(lineage, "SystemClock", lambda: self.clock)
+            self.listener = LineageListener(options, client=client, **settings)
 
     def take(self, *events: Event) -> None:
         for event in events:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -49,29 +50,36 @@ def test_a_disk_that_takes_nothing_is_reported(monkeypatch: pytest.MonkeyPatch) 
     assert chunk.pieces == before
 
 
-def test_chunks_after_a_full_disk_have_their_own_rows() -> None:
-    class FullDisk:
-        """Takes a part of the next buffers only."""
+def test_chunks_after_a_full_disk_have_their_own_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    open_file = tempfile.TemporaryFile
 
-        def __init__(self, file: Any) -> None:
-            self.file = file
+    class Disk:
+        """While it is full, it takes a part of the buffers only."""
+
+        full = False
+
+        def __init__(self, **place: Any) -> None:
+            self.file = open_file(**place)
 
         def __getattr__(self, name: str) -> Any:
             return getattr(self.file, name)
 
         def writelines(self, buffers: list[bytes]) -> None:
-            self.file.write(bytes(buffers[0])[:20])
-            raise OSError(28, "No space left on device")
+            if Disk.full:
+                self.file.write(bytes(buffers[0])[:20])
+                raise OSError(28, "No space left on device")
+            self.file.writelines(buffers)
 
+    monkeypatch.setattr(tempfile, "TemporaryFile", Disk)
     spill = SpillFile()
     chunks = [Chunk("p", "t") for _ in range(3)]
     for number, chunk in enumerate(chunks):
         add_piece(chunk, [(row, number) for row in range(20)])
     before = contents(chunks[2])
     assert spill.take([chunks[0]])
-    file, spill._file = spill._file, FullDisk(spill._file)  # type: ignore[assignment]
+    Disk.full = True
     assert spill.take([chunks[1]]) is False
-    spill._file = file
+    Disk.full = False
     assert spill.take([chunks[2]])
     assert contents(chunks[2]) == before
 
