@@ -22,7 +22,13 @@ from starrocks_txn_sink.sources.formats.raw_format import KEY, SOURCE_PARTITION,
 
 _CHECK: Final = Topic("source.transactions")
 _UNKNOWN: Final = (
-    "not checked: no change after the snapshot shows yet whether the connector has provide.transaction.metadata=true"
+    "not checked: no change after the snapshot shows yet whether the connector has provide.transaction.metadata=true, "
+    'and the query needs it unless [source] has transactions = "none"'
+)
+_NO_MARKER: Final = (
+    "Changes name their transactions, but no newest message is a transaction marker.",
+    "The query writes a transaction once its rows match the counts of its END, and would wait for it.",
+    r"Let topics match the transaction topic too, as in 'shop\.(public\..*|transaction)'.",
 )
 _READ: Final = "The query begins with the oldest messages of the topics, and fails when it reads this change."
 _PERHAPS_READ: Final = (
@@ -43,9 +49,10 @@ def judge_transactions(sync: Sync, messages: Sequence[KeyedMessage]) -> Finding:
     """
     assert isinstance(sync.assembly, DebeziumAssembly)
     events = _events(sync.assembly, messages)
-    marker = pc.is_valid(events[intake.STATUS])
-    changes = events.filter(pc.and_(pc.invert(marker), pc.not_equal(events[model.OP], intake.SNAPSHOT)))
-    if not changes.num_rows and not pc.any(marker).as_py():
+    markers = pc.is_valid(events[intake.STATUS])
+    changes = events.filter(pc.and_(pc.invert(markers), pc.not_equal(events[model.OP], intake.SNAPSHOT)))
+    has_markers = pc.any(markers).as_py()
+    if not changes.num_rows and not has_markers:
         return _CHECK.skip(_UNKNOWN)
     certain = _reads_from_the_start(sync)
     try:
@@ -54,6 +61,8 @@ def judge_transactions(sync: Sync, messages: Sequence[KeyedMessage]) -> Finding:
         check = replace(_CHECK, place=str(error.context.get("collection", "")))
         finding = check.failure if certain else check.warning
         return finding(error.message, _READ if certain else _PERHAPS_READ, error.advice)
+    if not has_markers:  # a connector writes BEGIN before the first change
+        return _CHECK.warning(*_NO_MARKER)
     return _CHECK.good("the newest changes name their source transactions")
 
 

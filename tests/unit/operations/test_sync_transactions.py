@@ -59,8 +59,10 @@ END = marker("END", "5:9", {"public.orders": 1})
         ([row(ORDERS, op="d", before={"id": 1}), SNAPSHOT], FAILURE, WARNING),
         ([WITH, END], GOOD, GOOD),
         ([END], GOOD, GOOD),
+        ([WITH, SNAPSHOT, marker("BEGIN", "5:7")], GOOD, GOOD),
+        ([WITH, SNAPSHOT], WARNING, WARNING),  # the transaction topic is not among the topics
         # The connector was switched over: a query that reads the older change fails, one that begins behind it runs.
-        ([WITH, WITHOUT], FAILURE, GOOD),
+        ([WITH, WITHOUT, END], FAILURE, GOOD),
         ([WITH, row(OLD)], FAILURE, WARNING),
         ([WITHOUT, WITH], FAILURE, WARNING),
         # These show nothing about it.
