@@ -61,8 +61,6 @@ In = TypeVar("In")
 Out = TypeVar("Out")
 
 _PARSERS: Final = 2  # threads that parse ahead of the rules: pyarrow releases the GIL
-_CHUNK_ROWS: Final = 30_000  # smaller chunks cost more calls of the rules …
-_PARTITION_ROWS: Final = 100  # … and so do fewer rows of each source partition
 _CHUNK_BYTES: Final = 32 << 20
 _PIECE_BYTES: Final = 8 << 20  # about four are in memory at once, as text, as columns, and as payloads
 
@@ -92,6 +90,8 @@ class AssemblySpec:
     arrival_order: bool = True
     sortable: bool = True
     small_rows: int = SMALL_ROWS
+    chunk_rows: int = 30_000  # smaller chunks cost more calls of the rules …
+    partition_rows: int = 100  # … and so do fewer rows of each source partition
     marker: str = ""
     relayed: bool = False
     ranges: Sequence[OffsetRanges] = ()
@@ -254,7 +254,8 @@ class LaneAssembler:
             self._scratch.cleanup()
 
     def _chunk_rows(self) -> int:
-        return max(_CHUNK_ROWS, min(_PARTITION_ROWS * self._assembler.source_partitions, SMALL_ROWS))
+        spec = self._assembly
+        return max(spec.chunk_rows, min(spec.partition_rows * self._assembler.source_partitions, SMALL_ROWS))
 
     def _events(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         lines = self._assembly.lines

@@ -27,6 +27,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -169,19 +170,19 @@ RESOURCES = ResourceCache()
 """The cache of this worker process."""
 
 
-_settled = False  # not `gc.get_freeze_count()`, which visits every frozen object
-
-
 def settle_memory() -> None:
-    """Exclude the objects loaded so far from later collections, and take Arrow's buffers from glibc.
+    """`settle_process` in a Spark task, before its rows arrive; elsewhere nothing."""
+    if TaskContext.get() is not None:
+        settle_process()
 
-    Once a process, and only in a Spark task. Call it before a task's rows arrive: a frozen object that becomes part of
-    a garbage cycle is never collected. A pool that the user has chosen with ARROW_DEFAULT_MEMORY_POOL stays.
+
+@cache  # not `gc.get_freeze_count()`, which visits every frozen object
+def settle_process() -> None:
+    """Exclude the objects loaded so far from later collections, and take Arrow's buffers from glibc; once a process.
+
+    A frozen object that becomes part of a garbage cycle is never collected. A pool that the user has chosen with
+    ARROW_DEFAULT_MEMORY_POOL stays.
     """
-    global _settled
-    if _settled or TaskContext.get() is None:
-        return
-    _settled = True
     gc.collect()
     gc.freeze()
     if _POOL not in os.environ and _has_glibc():

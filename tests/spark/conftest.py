@@ -65,7 +65,7 @@ def bare_shop(server: Emulator, tmp_path: Path) -> Iterator[Shop]:
 @pytest.fixture
 def shop(spark: SparkSession, bare_shop: Shop) -> Iterator[Shop]:
     """The shop with the session, whose queries end with the test."""
-    bare_shop._spark = spark
+    bare_shop.session = spark
     yield bare_shop
     assert bare_shop.open_labels() == []  # before the stop of a query rolls its labels back
     for query in spark.streams.active:

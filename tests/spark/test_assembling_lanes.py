@@ -41,7 +41,7 @@ def test_topics_that_the_query_does_not_show_stay_apart(debezium: DebeziumShop) 
         row = json.dumps({"part": "shop", "position": number, "seq": 1, "note": "x"})
         events = [{"type": "BEGIN"}, {"type": "DATA", "table": "items", "row": row}, {"type": "END"}]
         texts = [json.dumps({**event, "txn_id": str(number)}) for event in events]
-        debezium._files += 1
+        debezium.files += 1
         debezium.put_file(
             [{"topic": topic, "partition": 0, "offset": at, "value": text} for at, text in enumerate(texts, first)]
         )
@@ -88,7 +88,7 @@ def test_a_recreated_topic_under_the_same_job_is_an_error_before_anything_is_los
     assembling.put(script("p-0", "B D D E B D E"))
     assembling.put(script("p-0", "B D E", 8))
     assembling.go()
-    assembling._files = 0  # the same files with other events
+    assembling.files = 0  # the same files with other events
     assembling.put(script("p-0", "B D E B D D E B", txn="new"))
     assembling.put(script("p-0", "D D E", 9, txn="new"))
     with pytest.raises(StreamingQueryException, match=r"SourceChanged.*to position 11 .*position 10,.*another `job`"):
@@ -154,7 +154,7 @@ def test_state_is_kept_as_long_as_sparks_own_and_no_longer(assembling: Assemblin
             assembling.put(script("p-0", "D " * 300, 602 + 300 * number))
         assembling.put(script("p-0", "E", 2102))
         for _ in range(4):
-            assembling.put(script("p-1", "B D E", 3 * assembling._files))
+            assembling.put(script("p-1", "B D E", 3 * assembling.files))
         assembling.go()
     finally:
         assembling.spark.conf.unset("spark.sql.streaming.minBatchesToRetain")

@@ -52,7 +52,7 @@ def test_topics_that_the_query_does_not_show_stay_apart(maxwell: DebeziumShop) -
     """Their partitions have the same numbers, and the second topic's offsets are below those of the first."""
     put(maxwell, *items(1, 2))
     messages = enumerate(items(2, 2))
-    maxwell._files += 1
+    maxwell.files += 1
     maxwell.put_file(
         [{"topic": "b", "partition": 0, "offset": at, "value": json.dumps(message)} for at, message in messages]
     )

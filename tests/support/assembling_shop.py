@@ -41,10 +41,10 @@ class AssemblingShop(Shop):
         return self.put_lines([orjson.dumps(event) for transaction in events for event in transaction])
 
     def put_lines(self, lines: Sequence[bytes]) -> Path:
-        self._files += 1
-        file = self.source / f"{self._files}.json"
+        self.files += 1
+        file = self.source / f"{self.files}.json"
         file.write_bytes(b"\n".join(lines))
-        os.utime(file, (self._files, self._files))
+        os.utime(file, (self.files, self.files))
         return file
 
     def begin(

@@ -67,11 +67,11 @@ class DebeziumShop(Shop):
 
     def put(self, *values: Changes, partition: int = 0, key: Any = None) -> None:
         """One more file of Debezium's messages; `partition` is Kafka's, `key` that of each row's message."""
-        self._files += 1
+        self.files += 1
         messages = []
         for number, value in enumerate(values):
             topic = "shop.transaction" if "status" in value else "shop.public.items"
-            place = (self._files * 1000 + number, value, topic)
+            place = (self.files * 1000 + number, value, topic)
             _, _, offset, _, text = message(*place)
             fields = {"topic": topic, "partition": partition, "offset": offset, "value": text and text.decode()}
             fields |= {"key": json.dumps(key)} if key and "status" not in value else {}
@@ -80,20 +80,20 @@ class DebeziumShop(Shop):
 
     def put_texts(self, topic: str, *messages: tuple[str | None, str | None]) -> None:
         """One more file of messages of one partition: key and value."""
-        self._files += 1
+        self.files += 1
         place = {"topic": topic, "partition": 0}
         self.put_file(
             [
-                {**place, "offset": self._files * 1000 + number, "key": key, "value": value}
+                {**place, "offset": self.files * 1000 + number, "key": key, "value": value}
                 for number, (key, value) in enumerate(messages)
             ]
         )
 
     def put_file(self, messages: list[dict[str, Any]]) -> None:
         lines = [json.dumps(message | {"time": message["offset"]}) for message in messages]
-        file = self.source / f"{self._files}.json"
+        file = self.source / f"{self.files}.json"
         file.write_text("\n".join(lines))
-        os.utime(file, (self._files, self._files))
+        os.utime(file, (self.files, self.files))
 
     def topics(self, files: int = 1) -> DataFrame:
         """The messages as Spark's Kafka source gives them."""

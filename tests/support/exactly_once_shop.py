@@ -41,10 +41,10 @@ class Shop:
     """One emulator and one source folder; every file of it is a micro-batch, in the order they were added."""
 
     def __init__(self, spark: SparkSession | None, server: Emulator, folder: Path) -> None:
-        self._spark, self.server, self.folder = spark, server, folder
+        self.session, self.server, self.folder = spark, server, folder
         self.source = folder / "source"
         self.source.mkdir()
-        self._files = 0
+        self.files = 0
         self.ask("CREATE DATABASE IF NOT EXISTS shop")
         self.ask(
             "CREATE TABLE shop.items (part VARCHAR(32), position BIGINT, seq INT, note VARCHAR(32))"
@@ -53,8 +53,8 @@ class Shop:
 
     @property
     def spark(self) -> SparkSession:
-        assert self._spark is not None
-        return self._spark
+        assert self.session is not None
+        return self.session
 
     # --- the server ---
 
@@ -88,8 +88,8 @@ class Shop:
         return SinkOptions(**{**values, "job": "test", **changes})
 
     def feed(self, rows: Sequence[tuple[Any, ...]]) -> Path:
-        self._files += 1
-        return self.write_file(f"{self._files}.json", rows)
+        self.files += 1
+        return self.write_file(f"{self.files}.json", rows)
 
     def write_file(self, name: str, rows: Sequence[tuple[Any, ...]]) -> Path:
         file = self.source / name

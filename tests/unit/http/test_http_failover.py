@@ -242,14 +242,13 @@ def test_a_location_that_two_readers_read_differently_is_followed_by_neither(loc
 
 
 def test_a_connection_goes_to_the_checked_address_whatever_the_url_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    prepare = connection._prepare_request
+    send = connection.DeadlineAdapter.send
 
-    def elsewhere(exchange: Exchange) -> requests.PreparedRequest:
-        prepared = prepare(exchange)
-        prepared.url = f"http://127.0.0.66\\.example{exchange.path}"
-        return prepared
+    def elsewhere(adapter: Any, request: requests.PreparedRequest, **settings: Any) -> requests.Response:
+        request.url = "http://127.0.0.66\\.example" + adapter.target
+        return send(adapter, request, **settings)
 
-    monkeypatch.setattr(connection, "_prepare_request", elsewhere)
+    monkeypatch.setattr(connection.DeadlineAdapter, "send", elsewhere)
     with Peer(says(OK)) as frontend:
         http = transport(frontend.url)
         assert http.send(BEGIN, soon()).status is Status.OK

@@ -109,14 +109,14 @@ def test_all_tries_at_a_micro_batch_know_the_tokens_of_the_run(monkeypatch: pyte
         tokens.add(f"try {len(token_sets)}")
         raise NotSent("nobody") if len(token_sets) < 3 else Fenced("taken over")
 
-    def fail(*_: object) -> list[object]:
+    def fail(*_: object) -> None:
         raise NotSent("nobody")
 
     monkeypatch.setattr(sessions, "open_session", open_session)
     monkeypatch.setattr(sessions, "clean_up", lambda *_, **__: None)
     monkeypatch.setattr(failures, "SystemClock", ManualClock)
     monkeypatch.setattr(sink_module, "is_stopped", lambda _: False)
-    monkeypatch.setattr(StarRocksSink, "_run_lanes", fail)
+    monkeypatch.setattr(RowsWriter, "write", fail)
     sink._runs["job"] = JobRun("job", Session("checkpoint", "job", "epoch", "key", token="mine"), served=True)
     with pytest.raises(Fenced):
         sink._commit_or_wait(frame, BatchOrigin(7, "job", "key", "checkpoint", True), BatchTries(ignore_event, 600.0))
@@ -134,7 +134,7 @@ def test_each_further_try_at_a_micro_batch_has_less_time(monkeypatch: pytest.Mon
         opened.append(seconds)
         return Session("key", "job", "epoch", "checkpoint")
 
-    def run(_: object, _frame: object, _terms: object, task: LaneTask, *_arguments: object) -> Written:
+    def write(task: LaneTask, *_: object, **__: object) -> Written:
         assert task.options == options
         limits.append((opened[-1], task.time_limit))
         clock.sleep(100.0)
@@ -147,8 +147,9 @@ def test_each_further_try_at_a_micro_batch_has_less_time(monkeypatch: pytest.Mon
     monkeypatch.setattr(batch_events, "SystemClock", lambda: clock)
     monkeypatch.setattr(failures, "SystemClock", lambda: clock)
     monkeypatch.setattr(sink_module, "is_stopped", lambda _: False)
-    monkeypatch.setattr(RowsWriter, "_fitted", lambda *_: TableTerms(options, {}))
-    monkeypatch.setattr(RowsWriter, "_run", run)
+    monkeypatch.setattr(TableTerms, "of", lambda *_: TableTerms(options, {}))
+    monkeypatch.setattr(rows_writer, "lane_input", lambda *_, **__: None)
+    monkeypatch.setattr(rows_writer, "write_shared", write)
     monkeypatch.setattr(rows_writer, "is_marked", lambda _: True)
     monkeypatch.setattr(rows_writer, "modes_of", lambda _: None)
     monkeypatch.setattr(LanePlan, "of", lambda *_, **__: LanePlan(1))
@@ -169,7 +170,7 @@ def test_missing_loops_are_said_once_at_the_start(
     frame: Any = SimpleNamespace(schema=SimpleNamespace(fields=[]), sparkSession=None)
     monkeypatch.setattr(sessions, "open_session", lambda *_, **__: Session("key", "job", "epoch", "checkpoint"))
     monkeypatch.setattr(sessions, "clean_up", lambda *_, **__: None)
-    monkeypatch.setattr(StarRocksSink, "_run_lanes", lambda *_: None)
+    monkeypatch.setattr(RowsWriter, "write", lambda *_: None)
     for batch in range(2):
         sink._run("job").session = None  # as after a failure
         sink._commit_or_wait(

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ import pytest
 from starrocks_txn_sink import SinkOptions, StarRocksSink
 from starrocks_txn_sink.sink import termination
 from starrocks_txn_sink.sink.batch_events import BatchOrigin
+from starrocks_txn_sink.sink.rows_writer import RowsWriter
 from starrocks_txn_sink.sink.session import Session
 from starrocks_txn_sink.sink.sink import JobRun
 from tests.support.threads import running
@@ -150,8 +152,9 @@ def test_making_a_sink_changes_nothing_in_the_process(monkeypatch: pytest.Monkey
 def test_a_write_asks_for_the_clean_up(monkeypatch: pytest.MonkeyPatch) -> None:
     sink, calls = StarRocksSink(_options()), list[object]()
     monkeypatch.setattr(termination, "roll_back_at_exit", calls.append)
-    monkeypatch.setattr(sink, "_commit", lambda *_: [])
-    frame: Any = None
+    monkeypatch.setattr(RowsWriter, "write", lambda *_: None)
+    frame: Any = SimpleNamespace(sparkSession=None)
+    sink._runs["job"] = JobRun("job", Session("k", "job", "epoch", "c"))
     sink._write(frame, BatchOrigin(1, "job", "c", "k", streaming=False))
     assert calls == [sink]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -163,7 +164,14 @@ def test_a_delete_without_a_table_is_refused_with_its_report(write: Write) -> No
 
 
 def test_a_report_that_json_cannot_hold_does_not_hide_the_error(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LaneMetrics, "_sent_deletes", lambda *_: {None: 1})
+    right = LaneMetrics.report
+
+    def broken(*arguments: Any) -> LaneReport:
+        report = right(*arguments)
+        report.work.deletes = {None: 1}  # type: ignore[dict-item]
+        return report
+
+    monkeypatch.setattr(LaneMetrics, "report", broken)
     with pytest.raises(InputError, match="end inside a source transaction"):
         write(ROWS[0])
 

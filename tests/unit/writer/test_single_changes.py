@@ -68,9 +68,12 @@ def spec(assembly: DebeziumAssembly, **settings: Any) -> AssemblySpec:
     )
 
 
-def lane(small_rows: int = SMALL_ROWS, *, sorted_rows: bool = False, **settings: Any) -> LaneAssembler:
+def lane(
+    small_rows: int = SMALL_ROWS, *, sorted_rows: bool = False, small_chunks: bool = False, **settings: Any
+) -> LaneAssembler:
     assembly = DebeziumAssembly(transactions="none", **settings)
-    return spec(assembly, small_rows=small_rows, arrival_order=not sorted_rows).open(Attempt(0, 0, False))
+    sizes = {"small_rows": small_rows} | ({"chunk_rows": 1, "partition_rows": 1} if small_chunks else {})
+    return spec(assembly, arrival_order=not sorted_rows, **sizes).open(Attempt(0, 0, False))
 
 
 def run(*batches: pa.RecordBatch, **settings: Any) -> tuple[list[Row], CarryOver]:
@@ -168,22 +171,20 @@ def test_many_messages_may_not(again: int) -> None:
 
 
 @pytest.mark.parametrize("sizes", [(SMALL_ROWS, False), (1, True)])
-def test_an_offset_that_comes_twice_is_dropped_if_its_message_is_the_same(
-    sizes: tuple[int, bool], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_offset_that_comes_twice_is_dropped_if_its_message_is_the_same(sizes: tuple[int, bool]) -> None:
     """As an event of TxnEvents: Kafka gives an offset once, but a frame of another source may not."""
     small_rows, sorted_rows = sizes
-    monkeypatch.setattr(LaneAssembler, "_chunk_rows", lambda _: 1)
+    settings = {"small_rows": small_rows, "sorted_rows": sorted_rows, "small_chunks": True}
     orders = (ORDERS, 0, 5, create(1)), (ORDERS, 0, 6, create(2))
     items = ("shop.public.items", 1, 6, create(2, "items")), ("shop.public.items", 1, 7, create(3, "items"))
     batches = messages(*orders), messages(orders[1]), messages(orders[1], *items)
-    rows, carried = run(*batches, small_rows=small_rows, sorted_rows=sorted_rows)
+    rows, carried = run(*batches, **settings)
     places = [(f"{ORDERS}-0", 5), (f"{ORDERS}-0", 6), ("shop.public.items-1", 6), ("shop.public.items-1", 7)]
     assert sorted((name, at) for name, at, _ in rows) == sorted(places)
     assert carried.flows == VerifiedCounters(events=6, data=6, rows=4, repeats=2, repeated_rows=2)
     for message in (create(4), create(2) | {"op": "u"}, create(2, "items")):
         with pytest.raises(InputError, match=rf"different events.* same position.*partition={ORDERS}-0, position=6"):
-            run(*batches[:2], messages((ORDERS, 0, 6, message)), small_rows=small_rows, sorted_rows=sorted_rows)
+            run(*batches[:2], messages((ORDERS, 0, 6, message)), **settings)
 
 
 def test_a_message_without_an_offset_is_refused() -> None:

@@ -20,9 +20,8 @@ from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import NotSent
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.wire import Operation, Reply, Request, Status
-from starrocks_txn_sink.writer import worker
 from starrocks_txn_sink.writer.runner import DaemonThreadPool
-from starrocks_txn_sink.writer.worker import ResourceCache, WorkerResources, settle_memory
+from starrocks_txn_sink.writer.worker import ResourceCache, WorkerResources, settle_memory, settle_process
 from tests.support.http_peer import Peer
 from tests.support.waiting import wait_until
 
@@ -30,7 +29,7 @@ from tests.support.waiting import wait_until
 @pytest.fixture(autouse=True)
 def new_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     gc.unfreeze()
-    monkeypatch.setattr(worker, "_settled", False)
+    settle_process.cache_clear()
     monkeypatch.delenv("ARROW_DEFAULT_MEMORY_POOL", raising=False)
     pool = pa.default_memory_pool()
     yield
