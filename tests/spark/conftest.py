@@ -51,7 +51,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         session = builder.getOrCreate()
         session.sparkContext.setLogLevel("ERROR")
         yield session
+        callbacks = session.sparkContext._gateway.gateway_property.pool  # type: ignore[union-attr]
         session.stop()
+        callbacks.clear()  # else DuckDB reports as leaked what they hold of emulators
 
 
 @pytest.fixture
