@@ -367,7 +367,9 @@ def test_messages_become_columns_and_each_is_given_back_once(
 HEADERS_OF = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p))
 HEADER_AT = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_size_t, *[ctypes.POINTER(ctypes.c_void_p)] * 3)
 NO_ENTRY, MALFORMED = -156, -199
-entries = st.lists(st.tuples(st.text(st.characters(exclude_characters="\0"), max_size=5), texts), max_size=3)
+entries = st.lists(
+    st.tuples(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=5), texts), max_size=3
+)
 
 
 def headers_of(received: list[list[tuple[bytes, bytes | None]] | int]) -> pa.Array:
