@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -129,7 +130,7 @@ def _settings(folder: Path, shuffle_partitions: int) -> dict[str, str]:
         "spark.driver.memory": "1g",
         "spark.driver.extraJavaOptions": (
             f"{recommended['spark.driver.extraJavaOptions']} "
-            f"-Dlog4j2.configurationFile={log4j.as_uri()} -Djava.io.tmpdir={folder}"
+            f"-Dlog4j2.configurationFile={log4j.as_uri()} {shlex.quote(f'-Djava.io.tmpdir={folder}')}"
         ),
         "spark.local.dir": str(folder),
         "spark.sql.session.timeZone": "UTC",

@@ -106,7 +106,7 @@ def test_only_the_zip_of_the_installed_pyspark_leaves_the_path(
 @pytest.mark.deep
 @pytest.mark.timeout(900)
 def test_a_driver_maps_the_archive_that_the_command_wrote(tmp_path: Path) -> None:
-    environment = tmp_path / "Kim's environment"  # whose name Spark has to quote
+    environment = tmp_path / "the team's environment"  # whose name Spark has to quote
     environment.mkdir()
     assert MAPPED not in session(environment)
     command = [sys.executable, "-c", _COMMAND, str(environment)]

@@ -48,7 +48,7 @@ class Demo:
 
     def __init__(self, folder: Path, options: str, script: str | None = None) -> None:
         self.mark = uuid.uuid4().hex
-        self.scratch = folder / "scratch"
+        self.scratch = folder / "the demo's scratch"  # Java gets such a name whole
         self.scratch.mkdir()
         program = ["-c", script] if script else ["-m", "starrocks_txn_sink"]
         self._stderr = folder / "stderr"
