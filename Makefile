@@ -47,7 +47,7 @@ test-all: setup $(VENV)/.class-archive
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadscope --hypothesis-profile=deep $(ARGS)
 
 # Spark's JVMs start twice as fast with an archive of its classes; the tests start dozens of them.
-$(VENV)/.class-archive: $(STAMP)
+$(VENV)/.class-archive: $(STAMP) starrocks_txn_sink/class_archive.py
 	@$(BIN)/starrocks-txn-sink class-archive >$(VENV)/class-archive.log 2>&1 || \
 	  echo "No archive of Spark's classes, so the tests take longer: see $(VENV)/class-archive.log"
 	@touch $@
