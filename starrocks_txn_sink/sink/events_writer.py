@@ -22,6 +22,7 @@ from starrocks_txn_sink.assembler.rules.model import Counters, Policy
 from starrocks_txn_sink.assembler.rules.spill import CarriedState, Manifest
 from starrocks_txn_sink.assembler.verified.rules import VerifiedPolicy
 from starrocks_txn_sink.clock import Clock, SystemClock
+from starrocks_txn_sink.coordinator.coordinator import join_missing
 from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options import SinkOptions
@@ -248,6 +249,7 @@ class EventsWriter:
             marker="" if log is None else log.marker,
             compare=task.options.check_replays,
             rules=self.assembly.rule_set,
+            described=before.described,
         )
         if planned is not None:
             new = self._new_tables(frame, task, planned, before)
@@ -387,6 +389,8 @@ class EventsWriter:
             after = after.with_batch(after.batch, after.query, expired, ())
         if self.source is not None:
             after = replace(after, marks=self.source.snapshot.waiting)
+        if after.levels().open:
+            after = replace(after, described=join_missing((before.described, carried.described)))
         if self.log is not None:
             if not committed and self.session.token:  # nothing has checked the owner, and no fenced run may publish
                 run_once(task.options, self.session.check_owner(random.Random()), task.options.batch_deadline)

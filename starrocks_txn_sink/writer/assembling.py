@@ -37,6 +37,7 @@ from starrocks_txn_sink.assembler.verified.lane import VerifiedLane
 from starrocks_txn_sink.assembler.verified.rules import VerifiedPolicy
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.coordinator.coordinator import LaneShare
+from starrocks_txn_sink.coordinator.model import FILLED, TYPE_MARK, MissingColumns
 from starrocks_txn_sink.errors import InputError, SourceTransactionError, TransactionTimedOut, Unordered
 from starrocks_txn_sink.options import TableOptions
 from starrocks_txn_sink.options.table_rules import METADATA, NO_RULES, RuleSet, RulesOfTable
@@ -50,7 +51,7 @@ from starrocks_txn_sink.sources.formats.raw_format import POSITION, SOURCE_PARTI
 from starrocks_txn_sink.sources.kafka.options import no_client
 from starrocks_txn_sink.telemetry import Event
 from starrocks_txn_sink.writer.messages import CarryOver, Message, OrderViolation, message_batch
-from starrocks_txn_sink.writer.table_checks import SourceSchema
+from starrocks_txn_sink.writer.table_checks import Lacking, SourceSchema
 from starrocks_txn_sink.writer.task import LaneTask, LaneTry, place_of_first
 from starrocks_txn_sink.writer.worker import Attempt
 
@@ -76,7 +77,8 @@ class AssemblySpec:
     driver has written the file `marker` into the `directory`: a lane that finds the file shares the directory. A
     `relayed` lane cannot reach the query's directory: it has no `directory`, and all its files travel in `inline`. With
     `ranges` each lane reads its own offsets of Kafka, and takes no rows from Spark. `compare`: see
-    TransactionAssembler.
+    TransactionAssembler. `described` are the types, by the schemas of earlier micro-batches, of columns that tables
+    lack.
     """
 
     policy: Policy | VerifiedPolicy | None
@@ -97,6 +99,7 @@ class AssemblySpec:
     ranges: Sequence[OffsetRanges] = ()
     compare: bool = True
     rules: RuleSet = NO_RULES
+    described: MissingColumns = field(default_factory=dict)
 
     def open(self, attempt: Attempt, round_end: Deadline | None = None) -> LaneAssembler:
         """The assembly of one attempt at a lane.
@@ -160,6 +163,7 @@ class LaneAssembler:
         self._columns: dict[str, list[dict[str, SourceColumn]]] = {}  # by table, of each schema
         self._marks: Marks = {}
         self._keys: set[SourceKey] = set()
+        self._described_later: dict[str, dict[str, list[str]]] = {}
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows of ended source transactions, in the form that the lane reads.
@@ -193,6 +197,7 @@ class LaneAssembler:
             reached=self._reached if self._stopped else None,
             marks=marks,
             keys=tuple(sorted(self._keys)),
+            described=self._described_later,
         )
 
     def _truncate_notices(self) -> Iterator[Event]:
@@ -216,23 +221,48 @@ class LaneAssembler:
             partial(rules.declared, options_of=options_of),
             completes=any(rule.deletes == "mark" for rule in rules.rules)
             or (lines is not None and lines.keeps_unchanged),
+            keep_types=self.keep_types,
         )
 
     def types_of(self, table: str, name: str) -> list[str]:
         """The types of a column by the schemas of the messages that were read, in their order; none without one."""
-        return [column.type for column in self._described(table, name) if column.type]
+        before = self._assembly.described.get(table, {}).get(name, ())
+        return [
+            *(word.removeprefix(TYPE_MARK) for word in before if word.startswith(TYPE_MARK)),
+            *(column.type for column in self._described(table, name) if column.type),
+        ]
 
     def filled(self, table: str, name: str) -> bool:
         """Whether the source fills a column in rows that it has, by the schemas of the messages that were read."""
-        return any(column.filled for column in self._described(table, name))
+        before = self._assembly.described.get(table, {}).get(name, ())
+        return FILLED in before or any(column.filled for column in self._described(table, name))
 
     def _described(self, table: str, name: str) -> Sequence[SourceColumn]:
-        """A column of a table as the schemas describe it; each schema is read once, for all columns."""
+        """A column of a table as the schemas describe it."""
+        return [columns[name] for columns in self._schemas_of(table) if name in columns]
+
+    def _schemas_of(self, table: str) -> Sequence[Mapping[str, SourceColumn]]:
+        """The columns of a table by each of its schemas; each one is read once, for all columns."""
         rules = self._assembly.rules
         described = self._columns.setdefault(table, [])
         for schema in self._schemas.get(rules.main_of(table), [])[len(described) :]:
             described.append({column.name: column for column in ruled_columns(rules, table, columns_of(schema))})
-        return [columns[name] for columns in described if name in columns]
+        return described
+
+    def keep_types(self, lacking: Lacking) -> None:
+        """Take the types of columns that tables lack into the carry-over.
+
+        A row may wait for the END of its transaction in a later micro-batch, which has no message with its schema.
+        """
+        rules = self._assembly.rules
+        for main in self._schemas:
+            for table in (rules.of(main) or RulesOfTable(main)).targets:
+                with contextlib.suppress(InputError):  # the rows are judged without it
+                    names = {name for columns in self._schemas_of(table) for name in columns}
+                    for name in lacking(table, names):
+                        words = dict.fromkeys(TYPE_MARK + type_ for type_ in self.types_of(table, name))
+                        filled = [FILLED] if self.filled(table, name) else []
+                        self._described_later.setdefault(table, {})[name] = [*words, *filled]
 
     def new_types(self) -> Iterator[tuple[str, dict[str, str]]]:
         """The types of tables and histories by the schemas that were read since the last call.

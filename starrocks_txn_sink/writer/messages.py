@@ -37,7 +37,7 @@ import pyarrow as pa
 from starrocks_txn_sink.assembler.rules.model import Counters
 from starrocks_txn_sink.assembler.rules.spill import CarriedState
 from starrocks_txn_sink.assembler.verified.intake import VerifiedCounters
-from starrocks_txn_sink.coordinator.coordinator import LaneShare
+from starrocks_txn_sink.coordinator.coordinator import LaneShare, join_missing
 from starrocks_txn_sink.coordinator.model import MissingColumns, receipt_of
 from starrocks_txn_sink.errors import StarRocksSinkError, add_note, class_of
 from starrocks_txn_sink.protocol.snapshots import Marks
@@ -274,7 +274,8 @@ class CarryOver:
     `inline` has the content of small files of the state. A `small` lane had few enough events to take them in any
     order; `malformed` counts values that were left out (`on_malformed="drop"`). A lane that stopped at the end of its
     round has `reached`: the next offset of each source partition that it has read from. `marks` are those of a source's
-    snapshot whose rows the lane has loaded, `keys` those under which rows of the source's tables came.
+    snapshot whose rows the lane has loaded, `keys` those under which rows of the source's tables came, `described` the
+    types of columns that tables lack.
     """
 
     partitions: Mapping[str, CarriedState] = field(default_factory=dict)
@@ -286,6 +287,7 @@ class CarryOver:
     reached: Mapping[str, int] | None = None
     marks: Marks = field(default_factory=dict)
     keys: tuple[SourceKey, ...] = ()
+    described: MissingColumns = field(default_factory=dict)
 
     def fields(self) -> dict[str, Any]:
         """The message in JSON's types; `of` reads it back."""
@@ -299,6 +301,7 @@ class CarryOver:
             "reached": self.reached,
             "marks": self.marks,
             "keys": self.keys,
+            "described": self.described,
         }
 
     @classmethod
@@ -313,6 +316,7 @@ class CarryOver:
             fields["reached"],
             fields["marks"],
             tuple((*place, tuple(names)) for *place, names in fields["keys"]),
+            fields["described"],
         )
 
     def then(self, later: CarryOver) -> CarryOver:
@@ -325,6 +329,7 @@ class CarryOver:
             inline={**self.inline, **later.inline},
             small=self.small and later.small,
             malformed=self.malformed + later.malformed,
+            described=join_missing((self.described, later.described)),
         )
 
 

@@ -107,6 +107,13 @@ def no_new_types() -> Iterable[tuple[str, Mapping[str, str]]]:
     return ()
 
 
+Lacking = Callable[[str, Set[str]], Set[str]]
+"""Those of the names that a table has no column for; none where the server names no columns."""
+
+
+def keep_no_types(_: Lacking) -> None: ...
+
+
 @dataclass(slots=True)
 class NarrowColumns:
     """Compares the types of new schemas with the columns of their tables; call it before each batch, and at the end.
@@ -193,7 +200,8 @@ _parsed = lru_cache(maxsize=1024)(parse_type)
 class SourceSchema:
     """What the source's own schema says about columns, as far as the lane has read it, and the rules of their tables.
 
-    It `completes` rows that leave unchanged values out. Ready rows come without a schema.
+    It `completes` rows that leave unchanged values out. At the end it may `keep_types` of columns that tables lack, for
+    rows that wait. Ready rows come without a schema.
     """
 
     types_of: TypesOf = no_types
@@ -201,6 +209,7 @@ class SourceSchema:
     new_types: NewTypes = no_new_types
     options_of: Callable[[str], TableOptions] | None = None
     completes: bool = False
+    keep_types: Callable[[Lacking], None] = keep_no_types
 
 
 class TableChecks:
@@ -268,6 +277,7 @@ class TableChecks:
                 yield segment
         if narrow is not None:
             narrow()  # also the schemas of rows that wait for the end of their transaction
+        self._source.keep_types(self._lacking)
         missing = [] if lacking is None else [lacking.missing()]
         missing += [] if narrow is None else [narrow.missing()]
         if any(missing):
@@ -297,6 +307,11 @@ class TableChecks:
             types_of,
             unchanged,
         )
+
+    def _lacking(self, table: str, names: Set[str]) -> Set[str]:
+        if self._known is None or not self._names_columns(table):
+            return frozenset()
+        return names - (self._known.of(table, False, self._deadline) or frozenset())
 
     def _columns_of(self, table: str, again: bool) -> Sequence[TargetColumn]:
         assert self._known is not None

@@ -71,7 +71,9 @@ def test_a_whole_database_from_one_file(broker: Broker, spark_kafka: str, tmp_pa
             pipeline.wait(lambda: ("ods_notes",) in starrocks.ask("SHOW TABLES FROM shop"))
             query = "SELECT id, CAST(born AS VARCHAR) FROM shop.ods_notes"
             pipeline.wait(lambda: starrocks.ask(query) == [(7, "2024-02-29")])
-            assert "PRIMARY KEY" in str(starrocks.ask("SHOW CREATE TABLE shop.ods_notes"))
+            created_table = str(starrocks.ask("SHOW CREATE TABLE shop.ods_notes"))
+            assert "PRIMARY KEY" in created_table
+            assert "`born` date" in created_table
         assert "myshop" not in (checkpoint / "offsets" / "0").read_text("utf-8")
         item_rows = starrocks.ask("SELECT id, CAST(price AS VARCHAR) FROM shop.ods_items ORDER BY id")
         assert item_rows == [(11, None), (12, "1.5")]

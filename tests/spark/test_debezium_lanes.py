@@ -14,7 +14,7 @@ from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
 from starrocks_txn_sink.protocol.snapshots import Progress
 from tests.support import connect_schema
-from tests.support.connect_schema import field
+from tests.support.connect_schema import decimal, field
 from tests.support.debezium_feed import change, marker, postgres
 from tests.support.debezium_shop import Changes, DebeziumShop, begin, end, insert, read, update, whole
 
@@ -563,6 +563,39 @@ def test_a_column_is_wide_enough_for_rows_that_wait(debezium: DebeziumShop) -> N
     debezium.go(tables={"public.wide": "wide"}, schema_changes="apply", rules=rules)
     for table in ("wide", "wide_log"):
         assert debezium.ask(f"SELECT id, number FROM shop.{table}") == [(1, 1 << 40)]
+
+
+@pytest.mark.parametrize(
+    "rules", [(), [TableRules(tables="wide", history="{0}_log", rename={"price": "cost"})]], ids=len
+)
+def test_a_new_column_has_the_sources_type_though_its_row_waits(debezium: DebeziumShop, rules: Any) -> None:
+    """No message of the micro-batch with the END describes the column; the one after it may be another's."""
+    debezium.ask("CREATE TABLE shop.wide (id INT NOT NULL) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)")
+    debezium.ask(
+        "CREATE TABLE shop.wide_log (_source_partition VARCHAR(99), _position BIGINT, _seq BIGINT, _txn_id VARCHAR(99),"
+        " _commit_time DATETIME, _op VARCHAR(16), id INT, _unchanged JSON)"
+        " DUPLICATE KEY (_source_partition, _position, _seq) DISTRIBUTED BY HASH(_position)"
+    )
+    fields = {"id": field("int32"), "price": decimal(1, 5), "born": field("int32", "io.debezium.time.Date")}
+    block = {"id": "5:5001", "total_order": 1, "data_collection_order": 1}
+    row = {"id": 1, "price": "Dw==", "born": 19782}
+    terms = {"tables": {"public.wide": "wide"}, "schema_changes": "apply", "rules": rules}
+    debezium.put(json.loads(connect_schema.change("wide", fields, row, transaction=block, lsn=5001)))
+    debezium.go(**terms)
+    debezium.put(marker("BEGIN", "6"))
+    debezium.go(**terms)
+    debezium.put(marker("END", "5:5999", {"public.wide": 1}))
+    debezium.go(**terms)
+    price = "cost" if rules else "price"
+    for table in ("wide", "wide_log") if rules else ("wide",):
+        types = debezium.ask(
+            f"SELECT COLUMN_NAME, COLUMN_TYPE FROM information_schema.columns WHERE TABLE_NAME = '{table}'"
+            f" AND COLUMN_NAME IN ('{price}', 'born') ORDER BY 1"
+        )
+        assert types == [("born", "date"), (price, "decimal(5, 1)")]
+        assert debezium.ask(f"SELECT id, CAST({price} AS VARCHAR), CAST(born AS VARCHAR) FROM shop.{table}") == [
+            (1, "1.5", "2024-02-29")
+        ]
 
 
 def test_a_declared_type_holds_for_the_history_too(debezium: DebeziumShop) -> None:

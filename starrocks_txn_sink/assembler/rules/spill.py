@@ -62,7 +62,8 @@ class Manifest:
 
     The driver publishes a manifest after all lanes have committed, and micro-batch N reads the manifest of N-1. So a
     replay starts from the same state, and the ledger skips rows that are already committed: carried-over state needs no
-    commit protocol of its own. `marks` of the source's snapshot wait for the next commit.
+    commit protocol of its own. `marks` of the source's snapshot wait for the next commit. `described` has the types, by
+    the messages' schemas, of columns that tables lack: rows that wait may need them.
     """
 
     batch: int = -1
@@ -70,6 +71,7 @@ class Manifest:
     partitions: Mapping[str, CarriedState] = field(default_factory=dict)
     inline: Mapping[str, bytes] = field(default_factory=dict)
     marks: Mapping[str, str] = field(default_factory=dict)
+    described: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
 
     def files(self) -> set[str]:
         """Names of all files with rows of open source transactions, including inline ones."""
@@ -96,6 +98,7 @@ class Manifest:
                 "partitions": {name: partition.as_json() for name, partition in self.partitions.items()},
                 "inline": {name: base64.b64encode(content).decode() for name, content in self.inline.items()},
                 "marks": dict(self.marks),
+                "described": self.described,
             }
         )
 
@@ -114,6 +117,7 @@ class Manifest:
             {name: CarriedState.of_json(document) for name, document in value["partitions"].items()},
             {name: base64.b64decode(content) for name, content in value["inline"].items()},
             value.get("marks", {}),
+            value.get("described", {}),
         )
 
 
