@@ -139,7 +139,8 @@ def test_open_too_long_is_dropped_whole_and_the_next_one_comes(stream: Stream) -
 
 
 def dropped(query: StreamingQuery) -> int:
-    return sum(progress.observedMetrics["assemble_transactions"].dropped for progress in query.recentProgress)
+    counts = [progress.observedMetrics.get("assemble_transactions") for progress in query.recentProgress]
+    return sum(row.dropped for row in counts if row is not None)  # an idle trigger counts nothing
 
 
 @pytest.mark.deep  # in the plain profile with Debezium's messages

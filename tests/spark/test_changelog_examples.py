@@ -394,11 +394,11 @@ TO = [
 ]
 
 
-# Every example is a plan of its own that Spark has to compile; the plain profile takes every third.
+# Every example is a plan of its own that Spark has to compile; the plain profile takes every sixth.
 @pytest.mark.parametrize(
     "example",
     [
-        pytest.param(example, id=example.section, marks=[] if at % 3 == 0 else pytest.mark.deep)
+        pytest.param(example, id=example.section, marks=[] if at % 6 == 0 else pytest.mark.deep)
         for at, example in enumerate(FROM + TO)
     ],
 )

@@ -62,6 +62,7 @@ def test_a_renamed_job_goes_on_from_the_same_checkpoint_or_a_new_one(debezium: D
     assert debezium.written() == (6, 6)
 
 
+@pytest.mark.deep
 def test_a_job_of_the_stage_goes_on_in_the_lane_without_a_row_twice(debezium: DebeziumShop) -> None:
     """Same job, same positions; the checkpoint is a new one."""
     debezium.put(read(1), *whole(5, 2), *whole(6, 1))
@@ -566,7 +567,12 @@ def test_a_column_is_wide_enough_for_rows_that_wait(debezium: DebeziumShop) -> N
 
 
 @pytest.mark.parametrize(
-    "rules", [(), [TableRules(tables="wide", history="{0}_log", rename={"price": "cost"})]], ids=len
+    "rules",
+    [
+        pytest.param((), marks=pytest.mark.deep),
+        [TableRules(tables="wide", history="{0}_log", rename={"price": "cost"})],
+    ],
+    ids=len,
 )
 def test_a_new_column_has_the_sources_type_though_its_row_waits(debezium: DebeziumShop, rules: Any) -> None:
     """No message of the micro-batch with the END describes the column; the one after it may be another's."""

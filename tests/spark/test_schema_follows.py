@@ -150,7 +150,9 @@ def ended(*_: Any) -> Any:
     raise DriverEnds
 
 
-@pytest.mark.parametrize("ending", [ends_while_the_change_is_under_way, ends_before_the_load])
+@pytest.mark.parametrize(
+    "ending", [pytest.param(ends_while_the_change_is_under_way, marks=pytest.mark.deep), ends_before_the_load]
+)
 def test_a_driver_that_ends_between_the_change_and_the_load_leaves_the_rest_to_the_next(
     spark: SparkSession, server: Emulator, ending: Callable[[pytest.MonkeyPatch], None]
 ) -> None:
@@ -192,7 +194,10 @@ def plain(value: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("wrap", "price", "born"),
-    [(explained, base64.b64encode((1250).to_bytes(2, "big")).decode(), 19723), (plain, "12.50", "2024-01-01")],
+    [
+        (explained, base64.b64encode((1250).to_bytes(2, "big")).decode(), 19723),
+        pytest.param(plain, "12.50", "2024-01-01", marks=pytest.mark.deep),
+    ],
 )
 def test_debeziums_rows_bring_their_columns(
     spark: SparkSession, server: Emulator, wrap: Callable[[Any], Any], price: object, born: object

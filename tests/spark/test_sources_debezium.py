@@ -65,7 +65,7 @@ PLACEHOLDER = "__debezium_unavailable_value"
 ENCODED = "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="
 
 
-@pytest.mark.parametrize("wrap", [lambda value: value, with_schema])
+@pytest.mark.parametrize("wrap", [lambda value: value, pytest.param(with_schema, marks=pytest.mark.deep)])
 @pytest.mark.parametrize(
     "value",
     [

@@ -62,7 +62,7 @@ def looked_at(server: Emulator, *names: str, terms: Terms = TERMS, **changes: An
     return {result.check.name: result.evidence for result in results}
 
 
-@pytest.mark.parametrize("generation", Generation)
+@pytest.mark.parametrize("generation", [pytest.param(Generation.B, marks=pytest.mark.deep), Generation.C])
 def test_the_emulator_does_what_the_contract_says(
     start: Start, capsys: pytest.CaptureFixture[str], generation: Generation
 ) -> None:
