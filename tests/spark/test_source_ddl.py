@@ -125,7 +125,7 @@ KINDS = [
     Kind("another_key", N, ONE, {**N, "n": {**ID, "optional": False}}, {"id": 2, "n": 2}, [(1, 1), (2, 2)]),
 ]  # fmt: skip
 QUICK = {"add_column", "widen_decimal", "number_to_text"}
-"""Added, widened, and refused; the plans of the others have unit tests in test_schema_plan.py and test_schema_carry_out.py."""
+"""The plans of the others have unit tests in test_schema_plan.py and test_schema_carry_out.py."""
 BY_NAME = pytest.mark.parametrize(
     "kind",
     [pytest.param(kind, id=kind.name, marks=() if kind.name in QUICK else pytest.mark.deep) for kind in KINDS],
