@@ -165,9 +165,9 @@ def check(server: Server, receipts: list[Receipt]) -> None:
     assert sum(receipt.dead_lettered_rows for receipt in receipts) == len(server.dead)
 
 
-def most_labels(server: Server) -> float:
-    count = sum(map(len, server.lanes))
-    return (len(server.bad) + 1) * (2 * math.log2(max(2, count)) + 4)
+def most_labels(server: Server) -> int:
+    halvings = math.ceil(math.log2(max(2, sum(map(len, server.lanes)))))
+    return (len(server.bad) + 1) * (2 * halvings + 4)
 
 
 @st.composite
