@@ -466,7 +466,8 @@ class KafkaRounds:
         self._number += 1
         state = Manifest(-1, "", self.assembly.carried, self.assembly.inline)
         state = state.with_batch(state.batch, state.query, self.carried.partitions, self.carried.inline.items())
-        self.assembly = replace(self.assembly, carried=state.partitions, inline=state.inline)
+        described = join_missing((self.assembly.described, self.carried.described))  # of rows that wait
+        self.assembly = replace(self.assembly, carried=state.partitions, inline=state.inline, described=described)
 
 
 def _join(shares: Sequence[CarryOver]) -> CarryOver:
