@@ -37,7 +37,7 @@ from starrocks_txn_sink.sink.spark_jobs import SparkJobs, context_of, is_stopped
 from starrocks_txn_sink.sink.typed.evolution import apply_schema_changes, read_planned_changes
 from starrocks_txn_sink.sink.typed.route import TableRoute
 from starrocks_txn_sink.sink.typed.tables import compare_columns, named_by_rows
-from starrocks_txn_sink.sources.kafka.spark_reader import SMALL_POLLS, has_small_polls
+from starrocks_txn_sink.sources.kafka.spark_reader import advice_on_options
 from starrocks_txn_sink.sql.audit import Audit, AuditWatch
 from starrocks_txn_sink.sql.server_limits import ServerLimitsWatch
 from starrocks_txn_sink.telemetry import Event, Listener, get_logger, ignore_event
@@ -337,14 +337,16 @@ class StarRocksSink:
         return session
 
     def _advise(self, frame: DataFrame, origin: BatchOrigin, run: JobRun) -> None:
-        """Warn at the start of a session about deletes that the server may reject, and about a slow source."""
+        """Warn at the start of a session about deletes that the server may reject, and about the source's options."""
         if has_unfilled_deletes(frame, self.options):
             self._listener(Event("deletes.unfilled", {"job": origin.job, "advice": UNFILLED_DELETES}))
         if not is_available() and not any(run.served for run in self._runs.values()):
             self._listener(Event("loops.missing", {"job": origin.job, "advice": _NO_LOOPS}))
+        if not origin.streaming or run.served:
+            return
         by_spark = self.assemble is None or not self.assemble.reads_kafka
-        if by_spark and origin.streaming and not run.served and has_small_polls(frame):
-            self._listener(Event("source.slow", {"job": origin.job, "advice": SMALL_POLLS}))
+        for event in advice_on_options(frame, by_spark=by_spark):
+            self._listener(replace(event, fields={"job": origin.job, **event.fields}))
 
     def _proof_log(self, frame: DataFrame, origin: BatchOrigin) -> ProofLog | None:
         """The proofs in the query's checkpoint; None for a batch frame, without a ledger, and on Spark Connect."""

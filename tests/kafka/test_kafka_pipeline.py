@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, groupby
 from pathlib import Path
 from random import Random
 
 import pytest
+from confluent_kafka import Producer
 
 from starrocks_emulator.process import EmulatorProcess
 from tests.crash.workload import TABLES, Verdict, judge
@@ -356,6 +358,30 @@ def test_a_damaged_record_batch_ends_the_query_by_its_place_and_is_read_once_it_
     assert judge(run.shop.seen(), expected(1, 20)) == Verdict()
 
 
+@pytest.mark.parametrize(("assemble", "reader"), [("stage", "spark"), ("lanes", "spark"), ("lanes", "librdkafka")])
+def test_kafka_transactions_that_their_producer_has_aborted_are_not_written(
+    broker: Broker, starrocks: EmulatorProcess, spark_kafka: str, tmp_path: Path, assemble: str, reader: str
+) -> None:
+    topic = f"aborted-{assemble}-{reader}"
+    broker.create({topic: 1})
+    producer = Producer({"bootstrap.servers": broker.servers, "transactional.id": topic, "log_level": 0})
+    producer.init_transactions(60)
+    for number, events in groupby(txn_events(1, 3, 4, topic), lambda event: event.at):
+        producer.begin_transaction()
+        for event in events:
+            producer.produce(topic, json.dumps(event.value), partition=0)
+        if number % 10 == 2:
+            producer.flush(60)
+            producer.abort_transaction(60)
+        else:
+            producer.commit_transaction(60)
+    run = Run(broker, starrocks, spark_kafka, tmp_path, "events")
+    query = QueryProcess(run.task | {"topic": topic, "assemble": assemble, "reader": reader, "per_trigger": 1000})
+    query.finish(400)
+    assert judge(run.shop.seen(), {(PART.format(0), number) for number in (1, 3)}) == Verdict()
+    assert "source.uncommitted" not in query.messages()
+
+
 @pytest.mark.parametrize(
     ("assemble", "options_of_kafka", "warnings"), [("stage", False, 1), ("lanes", False, 1), ("lanes", True, 0)]
 )
@@ -379,5 +405,6 @@ def test_the_sink_warns_once_of_small_polls(
     query.finish(400)
     assert judge(run.shop.seen(), expected(partitions, transactions)) == Verdict()
     assert query.messages().count("source.slow") == warnings
+    assert query.messages().count("source.uncommitted") == warnings
     labels = run.shop.ask("SELECT DISTINCT LABEL FROM information_schema.loads")
     assert len(labels) >= 3

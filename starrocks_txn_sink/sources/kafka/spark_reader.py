@@ -32,6 +32,7 @@ from starrocks_txn_sink.sources.kafka.options import (
     refuse_wrong_pattern,
 )
 from starrocks_txn_sink.spark_version import analyzed_plan, class_name, items, running_query
+from starrocks_txn_sink.telemetry import Event
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -42,12 +43,17 @@ _PREFIX: Final = "kafka."
 _SERVERS: Final = "kafka.bootstrap.servers"
 _PATTERN: Final = "subscribepattern"
 _POLL: Final = "max.poll.records"
+_ISOLATION: Final = "isolation.level"
 _RECEIVE_BUFFER: Final = "kafka.receive.buffer.bytes"
 _FAST: Final = {
     f"{_PREFIX}{_POLL}": 20_000,  # 500 by default: two questions for so few records
     "kafka.max.partition.fetch.bytes": 4 << 20,  # 1 MiB by default: too little for 20 000 records
     "kafka.fetch.max.wait.ms": 1,  # 500 by default: a wait at the end of each partition
     _RECEIVE_BUFFER: 1 << 20,  # 64 KiB by default: too small a socket buffer for large answers
+}
+_DEFAULTS: Final = {
+    **_FAST,
+    f"{_PREFIX}{_ISOLATION}": "read_committed",  # read_uncommitted by default: rows that a producer has aborted
 }
 _WHOLE: Final = re.compile(r"0*[1-9][0-9]*")
 _SWITCHES: Final = {"failondataloss", "includeheaders"}
@@ -62,19 +68,21 @@ _NAMES: Final = {
 
 
 def kafka_options(bootstrap_servers: str | None = None, **options: str | int) -> dict[str, str]:
-    """Options for `format("kafka")`, with larger polls than Kafka's defaults.
+    """Options for `format("kafka")`: committed records only, and larger polls than Kafka's defaults.
 
-    Four options are set here, unless you give them yourself:
+    Five options are set here, unless you give them yourself:
 
+    - `kafka.isolation.level` read_committed: otherwise records of Kafka transactions that a producer has aborted come,
+      too. Records behind an open Kafka transaction wait for its end;
     - `kafka.max.poll.records` 20 000 records: Spark asks the broker twice after each poll;
     - `kafka.max.partition.fetch.bytes` 4 MiB: otherwise a fetch brings 1 MiB, however many records a poll may have;
     - `kafka.fetch.max.wait.ms` 1 ms: at the end of a partition the questions wait for an empty fetch;
     - `kafka.receive.buffer.bytes` 1 MiB: the consumer's socket, for answers of that size.
 
-    Together, with events assembled in the sink, they bring 1.6 times the rows per second (docs/guides/sources.md,
-    "Larger polls"). While a query catches up, an executor holds for each Kafka partition that it reads up to 4 MiB
-    as fetched, and about as much again, or more with compression, as polled records. With many partitions set a
-    lower `kafka.max.partition.fetch.bytes`.
+    The last four together, with events assembled in the sink, bring 1.6 times the rows per second
+    (docs/guides/sources.md, "Larger polls"). While a query catches up, an executor holds for each Kafka partition that
+    it reads up to 4 MiB as fetched, and about as much again, or more with compression, as polled records. With many
+    partitions set a lower `kafka.max.partition.fetch.bytes`.
 
     `subscribePattern` is for whole names here. Spark itself also takes a topic that has a match inside of its name:
     `myshop.orders` for `shop\\..*`.
@@ -104,7 +112,7 @@ def kafka_options(bootstrap_servers: str | None = None, **options: str | int) ->
     if _PATTERN in own:
         refuse_wrong_pattern(own[_PATTERN], "subscribePattern")
     patterns = {name: f"^(?:{text})$" for name, text in texts.items() if name.lower() == _PATTERN}
-    return {name: str(value) for name, value in _FAST.items() if name not in own} | texts | patterns
+    return {name: str(value) for name, value in _DEFAULTS.items() if name not in own} | texts | patterns
 
 
 def _text(name: str, value: object) -> str:
@@ -145,6 +153,10 @@ SMALL_POLLS: Final = (
     "Spark's Kafka source polls 500 records at a time and asks the broker after each poll. Use "
     "sources.kafka_options(…), or set kafka.max.poll.records."
 )
+UNCOMMITTED: Final = (
+    "Spark's Kafka source also reads records of Kafka transactions that a producer has aborted, and they are written. "
+    "Use sources.kafka_options(…), or set kafka.isolation.level: read_committed, or read_uncommitted if you want them."
+)
 _MOST_STEPS: Final = 200  # of a query's lineage: a few calls of the JVM each
 
 
@@ -161,14 +173,19 @@ def has_whole_partitions(frame: DataFrame) -> bool:
     return False
 
 
-def has_small_polls(frame: DataFrame) -> bool:
-    """Whether a streaming query's micro-batch reads Kafka with Spark's source and the default size of polls.
+def advice_on_options(frame: DataFrame, *, by_spark: bool) -> list[Event]:
+    """Warnings for a streaming query's micro-batch over Spark's Kafka source that leaves options at Kafka's defaults.
 
-    Starts nothing and never raises; False where the plan is hidden (Spark Connect) or unknown.
+    `by_spark`: Spark reads the records; the lanes' own reader only takes the isolation level from the query. Starts
+    nothing and never raises; empty where the plan is hidden (Spark Connect) or unknown.
     """
+    questions = [(_ISOLATION, Event("source.uncommitted", {"advice": UNCOMMITTED}))]
+    if by_spark:
+        questions.append((_POLL, Event("source.slow", {"advice": SMALL_POLLS})))
     with contextlib.suppress(Exception):  # Spark's inner classes: they may change
-        return any(source[0].executorKafkaParams().get(_POLL) is None for source in _sources(frame) if source)
-    return False
+        parameters = [source[0].executorKafkaParams() for source in _sources(frame) if source]
+        return [event for option, event in questions if any(given.get(option) is None for given in parameters)]
+    return []
 
 
 def _sources(frame: DataFrame) -> Iterator[list[Any]]:

@@ -10,11 +10,17 @@ import pytest
 
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.sources import kafka_options
-from starrocks_txn_sink.sources.kafka.spark_reader import SMALL_POLLS, has_small_polls, refuse_several_topics
+from starrocks_txn_sink.sources.kafka.spark_reader import (
+    SMALL_POLLS,
+    UNCOMMITTED,
+    advice_on_options,
+    refuse_several_topics,
+)
 from starrocks_txn_sink.telemetry import Event, EventLogger
 from tests.support.log_records import records_of
 
 FAST = {
+    "kafka.isolation.level": "read_committed",
     "kafka.max.poll.records": "20000",
     "kafka.fetch.max.wait.ms": "1",
     "kafka.max.partition.fetch.bytes": "4194304",
@@ -137,6 +143,24 @@ def frame(*roots: Java) -> Any:
     new_frame = Java("Frame")
     new_frame._jdf = Java("Dataset", queryExecution=Java("QueryExecution", analyzed=plan))  # type: ignore[attr-defined]
     return new_frame
+
+
+def has_small_polls(seen: Any) -> bool:
+    return "source.slow" in [event.name for event in advice_on_options(seen, by_spark=True)]
+
+
+@pytest.mark.parametrize("by_spark", [False, True])
+def test_a_query_that_reads_aborted_records_is_told(by_spark: bool) -> None:
+    topic = kafka(2, {"max.poll.records": "20000"})
+    assert advice_on_options(frame(rdd(1, topic)), by_spark=by_spark) == [
+        Event("source.uncommitted", {"advice": UNCOMMITTED})
+    ]
+
+
+@pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
+def test_an_isolation_level_that_the_user_has_chosen_is_right(level: str) -> None:
+    topic = kafka(2, {"max.poll.records": "20000", "isolation.level": level})
+    assert advice_on_options(frame(rdd(1, topic)), by_spark=True) == []
 
 
 @pytest.mark.parametrize("method", ["inputPartition", "inputPartitions"])
