@@ -381,16 +381,24 @@ class RuleSet:
                 names_by_table = {of.table: column if at_source else of.target_of(column) for of in of_tables}
                 if any(name is None or name in columns[table] for table, name in names_by_table.items()):
                     continue
-                column_names = sorted({name for table in names_by_table for name in columns[table]})
-                folded = {name.lower(): name for name in column_names}
+                ruled = {name for of in of_tables for name in of.named | {*of.rename.values()}}
+                column_names = {name for table in names_by_table for name in columns[table]} - ruled
                 sought = str(next(iter(names_by_table.values())))
-                near = difflib.get_close_matches(sought.lower(), folded, n=1, cutoff=0.75)
-                yield Unmatched(sorted(names_by_table), column, folded[near[0]] if near else None)
+                yield Unmatched(sorted(names_by_table), column, _near(sought, column_names))
+
+    def tableless(self, tables: Collection[str]) -> Iterator[Tableless]:
+        """The rules that are for none of the `tables`."""
+        ruled = {table for table in tables if table != self.except_for and not is_own_table(table)}
+        unnamed = ruled - {rule.tables for rule in self.rules}
+        for rule in self.rules:
+            if not any(re.fullmatch(rule.tables, table, re.ASCII) for table in ruled):
+                plain = re.fullmatch(r"\w+", rule.tables, re.ASCII)
+                yield Tableless(rule.tables, _near(rule.tables, unnamed) if plain else None)
 
 
 @dataclass(frozen=True, slots=True)
 class Unmatched:
-    """A column that a rule names and none of its `tables` has, and a column with a similar name."""
+    """A column that a rule names and none of its `tables` has, and one with a similar name that no rule names."""
 
     tables: Sequence[str]
     column: str
@@ -403,8 +411,36 @@ class Unmatched:
 
     @property
     def ways(self) -> str:
-        near = f"Did you mean {self.near}? " if self.near else ""
-        return f"{near}Correct the name (case counts), or take it out: its values would come as they are."
+        near = f"Did you mean {self.near}? Its values would come as they are. " if self.near else ""
+        return f"{near}Correct the name (case counts), or give the column to the table."
+
+
+@dataclass(frozen=True, slots=True)
+class Tableless:
+    """The `tables` of a rule that match no table, and a table with a similar name that no rule names."""
+
+    tables: str
+    near: str | None
+
+    @property
+    def reason(self) -> str:
+        return f"a rule is for the tables {self.tables}, and no table has such a name"
+
+    @property
+    def ways(self) -> str:
+        if self.near is None:
+            return "Correct the name (case counts), or create the table."
+        return (
+            f"Did you mean {self.near}? Its values would come as they are. Correct the name (case counts); for a table "
+            f"that comes later write ({self.tables})."
+        )
+
+
+def _near(name: str, names: Iterable[str]) -> str | None:
+    """The one of `names` that is almost `name`."""
+    folded = {other.lower(): other for other in sorted(names)}
+    near = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.75)
+    return folded[near[0]] if near else None
 
 
 NO_RULES: Final = RuleSet()

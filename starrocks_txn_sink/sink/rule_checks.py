@@ -25,11 +25,13 @@ _log = get_logger("sink")
 def rules_for(rules: RuleSet, terms: TableTerms) -> RowRules:
     """Compare rules with the keys and the columns of their tables; returns what the lanes need of both.
 
-    A column that no table has may still come with `schema_changes="apply"`, so only a warning names it, unless its name
-    is almost that of another column. Raises OptionError, and the errors of the server.
+    A column or a table that is not there may still come with `schema_changes="apply"`, so only a warning names it,
+    unless its name is almost that of another one. Raises OptionError, and the errors of the server.
     """
     _check_keys(rules, terms)
     models = terms.tables.models
+    if models:
+        _check_tables(rules, terms)
     tables = dict.fromkeys([*models, *rules.mains_without_table(models)])
     of_tables = [of_table for table in tables if (of_table := rules.of(table)) is not None]
     mains = [table for table in of_tables if rules.main_of(table.table) == table.table]
@@ -45,6 +47,15 @@ def rules_for(rules: RuleSet, terms: TableTerms) -> RowRules:
         _log.warning("rules.unmatched", column=mismatch.column, tables=", ".join(mismatch.tables))
     marked = {main.table: _marked(main.table, main.own, terms, columns) for main in mains if main.marks}
     return RowRules(rules, marked, frozenset(table for table in models if _replaces(table, terms)))
+
+
+def _check_tables(rules: RuleSet, terms: TableTerms) -> None:
+    """Raise OptionError for a rule that is for no table, or warn of it where the table may still come."""
+    models = terms.tables.models
+    for rule in rules.tableless([*models, *rules.mains_without_table(models)]):
+        if rule.near or terms.options.schema_changes is not SchemaChanges.APPLY:
+            raise OptionError(f"{rule.reason[0].upper()}{rule.reason[1:]}.", hint=rule.ways, option="rules")
+        _log.warning("rules.unmatched", tables=rule.tables)
 
 
 def _check_keys(rules: RuleSet, terms: TableTerms) -> None:

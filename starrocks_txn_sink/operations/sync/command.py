@@ -177,6 +177,8 @@ def text_lines(sync: Sync, plan: TablePlan | None) -> Iterator[str]:
         yield f"-- left out: {', '.join(plan.left_out)}"
     for table, notes in plan.notes.items():
         yield from (f"-- {table}.{note}" for note in notes)
+    for rule in plan.tableless:
+        yield f"-- rule: {rule.reason} yet"
     for change, statement in zip(plan.plan.changes, plan.statements, strict=True):
         comment = "" if change.creates or _alters(sync) else "-- not run, as schema_changes says: "
         yield f"{comment}{statement};"

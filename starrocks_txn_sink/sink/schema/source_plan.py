@@ -95,11 +95,9 @@ def plan_sources(
     for a name that no statement can hold.
     """
     plan = SourcePlan()
-    at_source = {
-        name: {column.name for of in of_table for column in columns_of(of.schema)} for name, of_table in sources.items()
-    }
-    for mismatch in rules.unmatched(at_source, at_source=True, further=further):
-        plan.refusals.append(Refusal(mismatch.tables[0], mismatch.reason, mismatch.ways))
+    names = {name: _source_names(name, of_table, columns.get(name, ()), rules) for name, of_table in sources.items()}
+    unmatched = [*rules.unmatched(names, at_source=True, further=further)]
+    plan.refusals += [Refusal(rule.tables[0], rule.reason, rule.ways) for rule in unmatched if rule.near]
     for name, of_table in sources.items():
         wanted_table, refusals = _wanted(name, of_table, declared.get(name, TableOptions()), rules)
         if wanted_table is not None:
@@ -115,7 +113,19 @@ def plan_sources(
                     plan, database, wanted_table, history, columns, layout_of(name), sources, further_types
                 )
         plan.refusals += refusals
+    for rule in unmatched:
+        plan.notes.setdefault(rule.tables[0], []).append(f"{rule.column}: {rule.reason}; the rule waits for it")
     return plan
+
+
+def _source_names(
+    name: str, sources: Sequence[SourceTable], columns: Sequence[TargetColumn], rules: RuleSet
+) -> set[str]:
+    """The names of a table's columns at the source: those of its messages, and those that it has had before."""
+    of_table = rules.of(name) or RulesOfTable(name)
+    renamed = {target: source for source, target in of_table.rename.items()}
+    before = {renamed.get(column.name, column.name) for column in columns}
+    return before | {column.name for source in sources for column in columns_of(source.schema)}
 
 
 def _plan_table(

@@ -12,7 +12,7 @@ import pyarrow as pa
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import InputError, QueryRefused
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.options.table_rules import NO_RULES, RuleSet, RulesOfTable, TableRules, check_rules
+from starrocks_txn_sink.options.table_rules import NO_RULES, RuleSet, RulesOfTable, Tableless, TableRules, check_rules
 from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.sink.schema.changes import SqlTables, carry_out
 from starrocks_txn_sink.sink.schema.plan import SchemaChange, TableLayout
@@ -35,7 +35,8 @@ class TablePlan:
     """The statements that give a database the tables of a source (`plan_tables`).
 
     `notes` say by table why a type is not the closest one, `left_out` names source tables that the rule does not know.
-    With `refusals` nothing is applied. With `further` tables the rules may be for tables of the database besides.
+    With `refusals` nothing is applied. `tableless` are the rules that are for no table yet. With `further` tables the
+    rules may be for tables of the database besides.
     Unless it `alters`, `apply` creates tables and leaves those that are there as they are.
     """
 
@@ -48,6 +49,7 @@ class TablePlan:
     rules: RuleSet = NO_RULES
     further: bool = False
     alters: bool = True
+    tableless: list[Tableless] = field(default_factory=list)
 
     @property
     def statements(self) -> list[str]:
@@ -114,9 +116,12 @@ class TablePlan:
     def _plan(self, columns: Columns, models: dict[str, str]) -> SourcePlan:
         declared = {table: self.options.options_of(table) for table in self._tables}
         further = models.keys() - self.sources.keys() if self.further else ()
-        return plan_sources(
+        plan = plan_sources(
             self.options.database, self.sources, columns, models, declared, self.layout_of, self.rules, further
         )
+        self.tableless = [*self.rules.tableless({**self.sources, **models})]
+        plan.refusals += [Refusal(rule.near, rule.reason, rule.ways) for rule in self.tableless if rule.near]
+        return plan
 
 
 @suggests_arguments

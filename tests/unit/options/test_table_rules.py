@@ -164,6 +164,33 @@ def test_columns_that_no_table_has_are_named_with_a_similar_name() -> None:
     assert [*rules.unmatched({"items": []}, at_source=True)] == []
 
 
+def test_a_column_that_another_rule_names_is_no_mistake() -> None:
+    rules = RuleSet([TableRules(tables="t", mask={"email": "null", "emails": "null"}, rename={"a": "emial"})])
+    assert [rule.near for rule in rules.unmatched({"t": ["emails", "emial", "a"]}, at_source=True)] == [None]
+
+
+def test_rules_for_no_table_are_named_with_a_similar_name_that_no_rule_has() -> None:
+    rules = RuleSet(
+        [
+            TableRules(tables=".*", metadata=["_op"]),
+            TableRules(tables="custmers", mask={"email": "null"}),
+            TableRules(tables="orders_20.*", drop=["note"]),
+            TableRules(tables="Orders", drop=["note"]),
+            TableRules(tables="(item)", drop=["note"]),
+        ]
+    )
+    tables = ["customers", "orders", "items", "_starrocks_txn_sink_ledger"]
+    assert [(rule.tables, rule.near) for rule in rules.tableless(tables)] == [
+        ("custmers", "customers"),
+        ("orders_20.*", None),
+        ("Orders", "orders"),
+        ("(item)", None),
+    ]
+    assert [rule.tables for rule in rules.tableless([*tables, "custmers", "orders_2024", "Orders", "item"])] == []
+    own = [rule.tables for rule in RuleSet([TableRules(tables=".*", metadata=["_op"])]).tableless(tables[3:])]
+    assert own == [".*"]
+
+
 def test_a_history_is_found_while_another_thread_asks_for_a_table() -> None:
     rules = RuleSet((TableRules(tables=".*", history="{0}_log"),))
 

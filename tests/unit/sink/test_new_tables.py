@@ -107,7 +107,7 @@ def test_without_a_schema_it_has_the_names_in_the_rows(server: Emulator, monkeyp
 
 
 def test_a_rule_for_a_column_of_other_tables_does_not_refuse_a_new_table(server: Emulator) -> None:
-    """A rule for the new table alone has to name its columns."""
+    """A rule that is almost for the new table or for its column is taken for a mistake: it would mask nothing."""
     query(server, "CREATE TABLE shop.people (id BIGINT NOT NULL, mail STRING) PRIMARY KEY (id)")
     schema_changes = list[SchemaChange]()
     new, _broker = new_tables(
@@ -116,9 +116,16 @@ def test_a_rule_for_a_column_of_other_tables_does_not_refuse_a_new_table(server:
     new.create(["notes"], schema_changes.append, Deadline.after(60, SystemClock()))
     assert [change.table for change in schema_changes] == ["notes"]
     new, _broker = new_tables(
-        server, [("texts", key({"id": FIELDS["id"]}))], rules=[TableRules(tables="texts", mask={"mail": "null"})]
+        server,
+        [("texts", key({"id": FIELDS["id"]}))],
+        rules=[TableRules(tables="texts", mask={"idd": "sha256"}, salt="s")],
     )
-    with pytest.raises(InputError, match="a rule names the column mail"):
+    with pytest.raises(InputError, match="a rule names the column idd"):
+        new.create(["texts"], schema_changes.append, Deadline.after(60, SystemClock()))
+    new, _broker = new_tables(
+        server, [("texts", key({"id": FIELDS["id"]}))], rules=[TableRules(tables="text", mask={"mail": "null"})]
+    )
+    with pytest.raises(InputError, match=r"Table texts: a rule is for the tables text, .* Did you mean texts\?"):
         new.create(["texts"], schema_changes.append, Deadline.after(60, SystemClock()))
 
 

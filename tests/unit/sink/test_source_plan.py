@@ -355,6 +355,20 @@ def test_rules_that_cannot_work_are_refused_by_name(rules: TableRules, message: 
     assert message in " ".join(map(str, refusals))
 
 
+def test_a_rule_waits_for_its_column_before_it_comes_and_after_it_has_gone() -> None:
+    """Refusing it would only leave the way to take it out, and messages that wait have the column in clear."""
+    rules = TableRules(tables="t", mask={"email": "sha256"}, salt="s")
+    planned = ruled({"t": [source(ORDERS)]}, rules)
+    assert not planned.refusals
+    assert any("a rule names the column email" in note for note in planned.notes["t"])
+    there = {"t": [column("id", "BIGINT", key=True), column("email", "VARCHAR(64)")]}
+    planned = plan_sources(
+        "shop", {"t": [source(ORDERS)]}, there, {"t": "PRIMARY_KEYS"}, {}, lambda _: PLAIN, RuleSet((rules,))
+    )
+    assert not planned.refusals
+    assert not any("email" in note for note in planned.notes["t"])
+
+
 def test_a_pattern_may_name_a_column_that_only_some_tables_have() -> None:
     rules = TableRules(tables=".*", mask={"price": "null"})
     planned = ruled({"t": [source(ORDERS)], "u": [source({"id": ORDERS["id"]})]}, rules)

@@ -180,7 +180,7 @@ def test_other_sources_and_hidden_or_strange_plans_say_nothing() -> None:
     assert not has_small_polls(frame(files))
     assert not has_small_polls(frame(rdd(2, kind="DataSourceRDD", partitions=[Java("P")])))
     assert not has_small_polls(frame())
-    assert not has_small_polls(object())  # type: ignore[arg-type]
+    assert not has_small_polls(object())
 
 
 def test_a_long_lineage_is_left_alone() -> None:
