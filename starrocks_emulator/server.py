@@ -158,6 +158,7 @@ class Emulator(RunningServer):
             version=self.settings.generation.version,
             http_port=http_port,
             be_http_ports=lambda: tuple(self.be_ports),
+            backends_alive=lambda: any(backend.alive for backend, _ in self._backends),
             config=self._memory.configuration,
             gate=QueryGate(self.faults, self._stopping.wait),
             peers=lambda: tuple(

@@ -216,6 +216,14 @@ class QueryFailed(TransportError):
     hint = "Check query_url (query_port, 9030 by default) and that the leader frontend is running."
 
 
+class NoBackend(QueryFailed):
+    """The frontend answered: the addresses are right. The message has the server's text, which lists the backends."""
+
+    code = "no_backend"
+    summary = "The frontend answers, but no backend is alive that could serve a statement."
+    hint = "Start the backends: SHOW BACKENDS has the reason of each (Alive, ErrMsg)."
+
+
 class QueryRefused(StarRocksSinkError, Terminal):
     """A privilege or a table is missing, or StarRocks does not support the syntax."""
 

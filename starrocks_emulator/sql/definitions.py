@@ -63,8 +63,15 @@ def _with_properties(session: QuerySession, table: Table) -> Table:
 
 
 def _check_replication(session: QuerySession, table: Table) -> None:
-    """Refuse more replicas than there are backends (wire contract 10.8)."""
+    """Refuse more replicas than there are backends (wire contract 10.8, 10.14)."""
     copies = table.properties["replication_num"]
+    if not session.frontend.backends_alive:
+        raise SqlError(
+            "Table replication num should be less than or equal to the number of available backends. You can change "
+            "this default by setting the replication_num table properties. Current available backends: [], "
+            f"table={table.name}, replication_num={copies}, "
+            f"default_replication_num={session.frontend.config.default_replicas}"
+        )
     alive = [str(10001 + place) for place in range(len(session.frontend.be_http_ports))]
     if copies.isdecimal() and int(copies) > max(1, len(alive)):
         raise SqlError(

@@ -108,6 +108,7 @@ class QueryListener:
         version: str = DEFAULT_VERSION,
         http_port: int = 0,
         be_http_ports: Callable[[], tuple[int, ...]] = tuple,
+        backends_alive: Callable[[], bool] = lambda: True,
         peers: Callable[[], tuple[FrontendInfo, ...]] = tuple,
         config: Configuration | None = None,
         gate: QueryGate | None = None,
@@ -119,6 +120,7 @@ class QueryListener:
         self._leader = leader
         self._version = version
         self._ports = http_port, be_http_ports
+        self._backends_alive = backends_alive
         self._peers = peers
         self._config = config or Configuration(Settings())
         self._gate = gate or QueryGate(FaultPlan(), lambda _: None)
@@ -186,7 +188,9 @@ class QueryListener:
     def frontend(self) -> FrontendInfo:
         """This frontend as another one shows it."""
         http_port, be_http_ports = self._ports
-        return FrontendInfo(self._host, http_port, self.port, be_http_ports(), self._leader())
+        return FrontendInfo(
+            self._host, http_port, self.port, be_http_ports(), self._backends_alive(), leader=self._leader()
+        )
 
 
 class _Server(MysqlServer):  # type: ignore[misc]  # the library has no types

@@ -52,7 +52,6 @@ _VARIABLES = {
     "tx_isolation": "READ-COMMITTED",
     "tx_read_only": "0",
     "version": "8.0.33",
-    "version_comment": "StarRocks emulator",
     "wait_timeout": "28800",
 }
 
@@ -74,15 +73,31 @@ class SqlError(Exception):
 @dataclass(frozen=True, slots=True)
 class FrontendInfo:
     """What SHOW FRONTENDS, SHOW BACKENDS and ADMIN SHOW FRONTEND CONFIG say of this emulator; `peers` are the other
-    frontends."""
+    frontends. Without `backends_alive` it answers only what a frontend answers alone (wire contract 10.14)."""
 
     host: str = "127.0.0.1"
     http_port: int = 0
     query_port: int = 0
     be_http_ports: tuple[int, ...] = ()
+    backends_alive: bool = True
     leader: bool = True
     peers: tuple[FrontendInfo, ...] = ()
     config: Configuration = field(default_factory=lambda: Configuration(Settings()))
+
+
+def no_backend(frontend: FrontendInfo) -> str:
+    """The server's text for a query while no backend is alive: each backend with its state (wire contract 10.14)."""
+    states = "".join(f"[{frontend.host} alive: false inBlacklist: true] " for _ in frontend.be_http_ports)
+    return f"Backend node not found. Check if any backend node is down.backend: {states}"
+
+
+def no_replica(frontend: FrontendInfo) -> str:
+    """The server's text for a change of rows while no backend is alive (wire contract 10.14)."""
+    replicas = ",".join(f"{10_001 + place}:{frontend.host}:DEAD" for place in range(len(frontend.be_http_ports)))
+    return analyzing_error(
+        f"Tablet lost replicas. Check if any backend is down or not. tablet_id: 10100, replicas: {replicas},. "
+        "Check quorum number failed(OlapTableSink): BeReplicaSize:0, quorum:1."
+    )
 
 
 @dataclass(slots=True)
@@ -96,6 +111,9 @@ class QuerySession:
     frontend: FrontendInfo = field(default_factory=FrontendInfo)
     users: Users = field(default_factory=lambda: Users("root", ""))
     variables: dict[str, str] = field(default_factory=lambda: dict(_VARIABLES))
+
+    def __post_init__(self) -> None:
+        self.variables.setdefault("version_comment", self.version)
 
     @property
     def rights(self) -> Rights:

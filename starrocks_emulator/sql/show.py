@@ -211,9 +211,10 @@ def _backends(store: Store, session: QuerySession, _match: re.Match[str]) -> Ans
     front, now = session.frontend, _time_of_heartbeat()
     space = ("0.000B", "1.000 GB", "1.000 GB", "0.00 %", "0.00 %")
     use = ("1.000 GB", "0.00 %", 1, "1.000GB", 0, "0.00 %", "0.0 %", "N/A", "", "OK")
-    alive = (now, now, "true", "false", "false", len(store.registry.tables()))
+    error = "" if front.backends_alive else "java.net.ConnectException: Connection refused"
+    alive = (now, now, "false" if error else "true", "false", "false", len(store.registry.tables()))
     rows = [
-        (number, front.host, 9050, 9060, port, 8060, *alive, *space, "", session.version, "{}", *use)
+        (number, front.host, 9050, 9060, port, 8060, *alive, *space, error, session.version, "{}", *use)
         for number, port in enumerate(front.be_http_ports, 10001)
     ]
     return text_answer(_BACKEND_COLUMNS, rows)

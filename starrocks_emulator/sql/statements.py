@@ -27,6 +27,8 @@ from starrocks_emulator.sql.session import (
     QuerySession,
     SqlError,
     analyzing_error,
+    no_backend,
+    no_replica,
 )
 from starrocks_emulator.sql.show import is_show, show
 from starrocks_emulator.sql.translate import INFORMATION_SCHEMA, duckdb_sql, with_names
@@ -172,6 +174,8 @@ def _run_one(store: Store, session: QuerySession, tree: exp.Expr) -> Answer:
         return _select(store, session, tree)
     for kind, change in _CHANGES:
         if isinstance(tree, kind):
+            if not session.frontend.backends_alive:
+                raise SqlError(no_replica(session.frontend))
             with store.engine.cursor() as cursor:
                 return Answer(affected=change(store, session, cursor, tree))
     for kind, define in _DEFINITIONS:
@@ -190,6 +194,10 @@ def _run_one(store: Store, session: QuerySession, tree: exp.Expr) -> Answer:
 
 
 def _select(store: Store, session: QuerySession, tree: exp.Query) -> Answer:
+    if not session.frontend.backends_alive and _needs_backend(tree):
+        raise SqlError(no_backend(session.frontend))
+    if not session.frontend.backends_alive and _needs_backend(tree):
+        raise SqlError(no_backend(session.frontend))
     lock = store.engine.writing if session.locks_database else nullcontext()
     with lock, store.engine.cursor() as cursor:
         cursor.execute(duckdb_sql(store, session, cursor, tree))
@@ -200,6 +208,11 @@ def _select(store: Store, session: QuerySession, tree: exp.Query) -> Answer:
         ]:  # as the server shows them
             rows = [tuple(None if place in hidden_places else value for place, value in enumerate(row)) for row in rows]
         return Answer(columns, rows)
+
+
+def _needs_backend(tree: exp.Query) -> bool:
+    """Whether a query reads a relation, or calls the function that a backend computes (wire contract 10.14)."""
+    return tree.find(exp.Table, exp.CurrentVersion) is not None
 
 
 def use(store: Store, session: QuerySession, database: str) -> None:

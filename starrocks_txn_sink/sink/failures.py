@@ -310,6 +310,11 @@ def outage_of(error: BaseException) -> tuple[str, LaneReport | None] | None:
 _AFTER_BEGIN: Final = (errors.TooManyTransactions, errors.LoadFailed, errors.CommitFailed)
 
 
+def names_backends(error: BaseException) -> bool:
+    """Whether a frontend of query_url has answered that no backend is alive: nothing is wrong with that address."""
+    return isinstance(error, errors.NoBackend)
+
+
 def has_begun(error: BaseException) -> bool:
     """Whether `error` is an outage after StarRocks had answered the job, so that the addresses are right."""
     outage = outage_of(error)
@@ -333,10 +338,12 @@ def wait_out(
     emit: Listener,
     stopped: Callable[[], bool],
     clock: Clock | None = None,
+    served: Callable[[], bool] = lambda: True,
 ) -> Result:
     """Call `write` again until it succeeds; `failed` is the error of the first call.
 
-    Raises the last error if it is no outage, once the time has `expired`, and once the query is `stopped`.
+    Raises the last error if it is no outage, once the time has `expired`, and once the query is `stopped`. Before
+    StarRocks has `served` the job only missing backends are waited for: another outage is probably a wrong address.
 
     Emits `outage.met` for each failed try, `outage.waiting` for the first one and then about every LOG_SECONDS, and
     `outage.ended`: all with `place` and the `seconds` since the first failure, the first two also with the `code`.
@@ -346,7 +353,7 @@ def wait_out(
     began, next_line = clock.monotonic(), 0.0
     for tries in itertools.count():
         outage = outage_of(failed)
-        if outage is None or expired() or stopped():
+        if outage is None or not (served() or names_backends(failed)) or expired() or stopped():
             raise failed
         code, report = outage
         fields = {**place, "code": code, "seconds": clock.monotonic() - began}

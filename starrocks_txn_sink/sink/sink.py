@@ -283,8 +283,9 @@ class StarRocksSink:
     def _commit_or_wait(self, frame: DataFrame, origin: BatchOrigin, tries: BatchTries) -> None:
         """Commit the micro-batch; wait while StarRocks has an outage.
 
-        Before StarRocks has begun a transaction of the job, raises a failure at once: probably an address is wrong.
-        Raises Fenced if another writer took the job over during the outage.
+        Before StarRocks has begun a transaction of the job, raises a failure at once: probably an address is wrong,
+        unless a frontend has answered that no backend is alive. Raises Fenced if another writer took the job over
+        during the outage.
         """
         run = self._run(origin.job)
         tries.renew()  # the time that other writes of the job have taken does not count
@@ -293,12 +294,10 @@ class StarRocksSink:
         try:
             return self._commit(frame, origin, run, tries)
         except Exception as error:
-            if not run.served:
-                raise
             failed = error
         place = {"job": origin.job, "batch_id": origin.batch_id}
         write, stopped = partial(self._commit, frame, origin, run, tries), partial(is_stopped, frame)
-        return wait_out(failed, write, place, tries.expired, self._listener, stopped)
+        return wait_out(failed, write, place, tries.expired, self._listener, stopped, served=lambda: run.served)
 
     def _commit(self, frame: DataFrame, origin: BatchOrigin, run: JobRun, tries: BatchTries) -> None:
         """Try once to commit the micro-batch, before the deadline of `tries`. A failure ends the session."""

@@ -26,12 +26,12 @@ from typing import Any
 from pymysql.cursors import SSCursor
 
 from starrocks_txn_sink.clock import Deadline, SystemClock
-from starrocks_txn_sink.errors import QueryFailed, QueryRefused, RedirectRefused, StarRocksSinkError
+from starrocks_txn_sink.errors import NoBackend, QueryFailed, QueryRefused, RedirectRefused, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import HOST_HINT, Address
 from starrocks_txn_sink.protocol.label import LedgerRequest
 from starrocks_txn_sink.protocol.ledger import create_table
-from starrocks_txn_sink.sql.failures import may_pass, typed_error
+from starrocks_txn_sink.sql.failures import is_answer, may_pass, typed_error
 from starrocks_txn_sink.sql.login import Driver, dial, login
 
 _FETCH_ROWS = 1000
@@ -140,7 +140,7 @@ class QueryPort:
 
     @contextlib.contextmanager
     def _typed(self) -> Iterator[None]:
-        """Turn each exception into a typed error. After QueryFailed the protocol's state is unknown: close."""
+        """Turn each exception into a typed error. Without an answer the protocol's state is unknown: close."""
         try:
             yield
         except QueryRefused:
@@ -150,7 +150,7 @@ class QueryPort:
             raise
         except Exception as error:
             typed = typed_error(error, self.address.netloc, quotes_server=self._quotes_server)
-            if isinstance(typed, QueryFailed):
+            if isinstance(typed, QueryFailed) and not is_answer(error):
                 self.close()
             raise typed from None  # the driver's text and frames may hold the statement and its values
 
@@ -234,6 +234,18 @@ def _columns(cursor: Any) -> tuple[str, ...]:
     return tuple(str(column[0]) for column in cursor.description or ())
 
 
+# --- the release ---
+
+VERSION_SQL = "SELECT @@version_comment AS version"
+"""current_version() needs a backend (wire contract 10.14)."""
+_VERSION_WORDS = "StarRocks version "  # before the number, in some releases
+
+
+def read_version(rows: Sequence[Row]) -> str:
+    """The release in the answer to VERSION_SQL; empty without one."""
+    return str(next(iter(rows), {}).get("version", "")).removeprefix(_VERSION_WORDS)
+
+
 # --- any frontend ---
 
 _LOGIN_SECONDS = 10.0
@@ -268,6 +280,10 @@ class SqlConnection:
     def rows(self, sql: str, parameters: tuple[object, ...] = ()) -> list[Row]:
         """All rows as dicts, with column names in lower case."""
         return self._port.run(sql, parameters, self._within(self._options.read_timeout)).as_dicts()
+
+    def version(self) -> str:
+        """The server's release, as in `4.1.1-ad83983`; needs no backend."""
+        return read_version(self.rows(VERSION_SQL))
 
     def value(self, sql: str, parameters: tuple[object, ...] = ()) -> Any:
         """The first column of the first row; None without rows."""
@@ -338,6 +354,8 @@ class LeaderConnection:
         copies = replication or next((int(row["value"]) for row in default if str(row.get("value")).isdecimal()), 3)
         if not nodes or alive >= copies:
             raise refused
+        if not alive:
+            raise NoBackend(f"None of the {len(nodes)} backends is alive.") from None
         if replication is None and alive == len(nodes):
             return alive
         raise QueryRefused(

@@ -1,21 +1,33 @@
 """Failures of the query port: the driver's exceptions become QueryFailed (no usable answer) or QueryRefused.
 
+NoBackend, a QueryFailed, is the frontend's own answer: it is here alone that texts are taken for it.
+
 The server's own text may repeat a statement and its values, so an error names what an error number means instead.
 """
 
 import re
 import socket
 import ssl
+from typing import Final
 
 from pymysql.err import InterfaceError, InternalError, MySQLError
 
-from starrocks_txn_sink.errors import QueryFailed, QueryRefused
+from starrocks_txn_sink.errors import NoBackend, QueryFailed, QueryRefused
 
 _TRANSIENT_NUMBERS = frozenset({0, 1040, 1053, 1152, 1158, 1159, 1160, 1161, 1205, 2003, 2005, 2006, 2013, 2014, 2055})
 _TRANSIENT_TEXTS = (
-    *("timeout", "timed out", "not alive", "no alive", "alive: false", "backend node not found"),
+    *("timeout", "timed out", "not alive", "no alive"),
     *("publish", "too many", "mem_limit", "exceed limit", "not ready"),
 )
+_ALIVE: Final = "alive: true"
+_NO_BACKEND: Final = {
+    "backend node not found": "No backend is alive",
+    "current available backends: []": "No backend is alive",
+    "current alive backend is []": "No backend is alive",
+    "cluster has no available capacity": "No backend is registered, or no disk of theirs has room",
+    "tablet lost replicas": "The backends that hold a tablet are down",
+}
+"""Beginnings of the frontend's answers while backends are missing, in lower case (wire contract 10.14)."""
 _PRIVILEGE = ("the user lacks a privilege", "Grant it: `starrocks-txn-sink doctor` names it.")
 _REFUSALS = {
     1045: ("the user name or the password is wrong", "Check username and password."),
@@ -61,10 +73,24 @@ def typed_error(error: Exception, place: str, *, quotes_server: bool) -> QueryFa
             hint="Check that query_url names query_port (9030 by default).",
             place=place,
         )
+    if (missing := _missing_backend(error)) is not None:
+        return NoBackend(f"{missing}{_words(error)}.", place=place)
     if _is_transient(error):
         words = f"{_error_kind(error)}{_words(error)}"
         return QueryFailed(f"StarRocks did not answer over the MySQL protocol: {words}.", place=place)
     return _refusal(error, place, quotes_server)
+
+
+def is_answer(error: Exception) -> bool:
+    """Whether `error` is the server's own answer to a statement, after which the connection goes on."""
+    return isinstance(error, MySQLError) and _number(error) == _UNSPECIFIC
+
+
+def _missing_backend(error: Exception) -> str | None:
+    """What the frontend says of its backends, if that is why it cannot serve; None for another error."""
+    text = _unquoted(error) if is_answer(error) else ""
+    reason = next((reason for part, reason in _NO_BACKEND.items() if part in text), None)
+    return "The frontend leaves out the backends that are alive" if reason and _ALIVE in text else reason
 
 
 def _refusal(error: Exception, place: str, quotes_server: bool) -> QueryRefused:
@@ -105,8 +131,13 @@ def _is_transient(error: Exception) -> bool:
     number = _number(error)
     if number in _TRANSIENT_NUMBERS or number in _REFUSALS:  # not by text: it has names, and a name may be any word
         return number in _TRANSIENT_NUMBERS
-    text = _QUOTED.sub("", str(error.args[-1] if error.args else error)).lower()
+    text = _unquoted(error)
     return any(fragment in text for fragment in _TRANSIENT_TEXTS)
+
+
+def _unquoted(error: Exception) -> str:
+    """The error's text in lower case, without its quotations, which have names and values of the statement."""
+    return _QUOTED.sub("", str(error.args[-1] if error.args else error)).lower()
 
 
 def _number(error: Exception) -> int:

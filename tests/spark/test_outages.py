@@ -63,6 +63,18 @@ def test_an_outage_in_its_first_micro_batch_is_waited_out_once_a_transaction_was
     query.stop()
 
 
+def test_a_start_without_a_live_backend_is_waited_out(shop: Shop) -> None:
+    shop.server.end_backends()
+    shop.feed(rows_of("p-0", [1]))
+    shop.fault({"operation": "query", "label": "tables_config", "action": "delay", "seconds": 0})
+    query, _ = shop.start(max_attempts=1)
+    wait_until(lambda: tries(shop) >= 2)
+    assert query.isActive
+    shop.server.start_backends()
+    query.awaitTermination(60)
+    assert shop.written() == (2, 2)
+
+
 def test_before_its_first_transaction_a_query_fails_at_once(shop: Shop) -> None:
     shop.fault({"operation": "begin", **AWAY})
     shop.feed(rows_of("p-0", [1]))

@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import asdict, replace
 from typing import Any
 
-from starrocks_txn_sink.errors import StarRocksSinkError
+from starrocks_txn_sink.errors import NoBackend, StarRocksSinkError
 from starrocks_txn_sink.operations.doctor import executors, frontends, libraries, privileges, server, tables
 from starrocks_txn_sink.operations.doctor.target import Finding, SectionSkipped, Severity, Target, Topic, exit_code
 from starrocks_txn_sink.options import command_line
@@ -73,11 +73,20 @@ SECTIONS: tuple[tuple[str, Section], ...] = (
 
 
 def examine(target: Target, name: str, section: Section) -> Iterator[Finding]:
-    """Yield each finding of a section as soon as it is known; errors of the server become findings."""
+    """Yield each finding of a section as soon as it is known; errors of the server become findings.
+
+    Missing backends are one failure, of the first section that needs one.
+    """
     try:
         yield from section(target)
     except SectionSkipped as reason:
         yield Topic(name).skip(f"not checked: {reason}")
+    except NoBackend as error:
+        if target.no_backend:
+            yield Topic(name).skip(f"not checked: it needs a backend, see {target.no_backend} above")
+        else:
+            target.no_backend = name
+            yield frontends.judge_no_backend(error)
     except StarRocksSinkError as error:
         why = "The section ended early, so later checks of it did not run."
         yield Topic(name).failure(error.message, why, error.advice or "Solve the findings above first.")

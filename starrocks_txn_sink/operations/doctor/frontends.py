@@ -9,7 +9,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from starrocks_txn_sink.errors import AuthenticationFailed, QueryFailed, QueryRefused, ServerRefused, StarRocksSinkError
+from starrocks_txn_sink.errors import (
+    AuthenticationFailed,
+    NoBackend,
+    QueryFailed,
+    QueryRefused,
+    ServerRefused,
+    StarRocksSinkError,
+)
 from starrocks_txn_sink.http.connection import HttpResponse
 from starrocks_txn_sink.http.transport import read_load_state, read_reply
 from starrocks_txn_sink.operations.doctor.server import judge_versions
@@ -285,11 +292,13 @@ def check_backends(target: Target) -> Iterator[Finding]:
             if rules.allows(backend):
                 yield target.reach("backend", backend)
     if not addresses:
-        yield Topic("backend.redirect").skip("no backend is known: no table to load, and SHOW BACKENDS is not allowed")
+        needs = "a backend that is alive" if target.no_backend else "a table to load, or the right to SHOW BACKENDS"
+        yield Topic("backend.redirect").skip(f"not checked: it needs {needs}")
 
 
 def _listed_backends(target: Target) -> Iterator[tuple[Address | Finding, str]]:
     """Yield (address, role) of each backend and compute node that the cluster lists, or a finding in its place."""
+    alive: list[bool] = []
     for statement in ("SHOW BACKENDS", "SHOW COMPUTE NODES"):
         try:
             rows = target.sql().rows(statement)
@@ -298,10 +307,14 @@ def _listed_backends(target: Target) -> Iterator[tuple[Address | Finding, str]]:
         unreleased = target.options.allow_unreleased_server
         yield from ((finding, "") for finding in judge_versions(rows, "backend", unreleased=unreleased))
         for row in rows:
-            if not is_alive(row):
-                yield judge_dead_backend(str(row.get("ip"))), ""
+            alive.append(is_alive(row))
+            if not alive[-1]:
+                yield judge_dead_backend(str(row.get("ip")), str(row.get("errmsg") or "")), ""
             elif row.get("ip") and str(row.get("httpport", "")).isdigit():
                 yield _listed_address(row), f"a backend of {statement}"
+    if alive and not any(alive) and not target.no_backend:
+        target.no_backend = "backends"
+        yield judge_no_backend(NoBackend(f"None of the {len(alive)} backends is alive.")), ""
 
 
 def _listed_address(row: Row) -> Address | Finding:
@@ -315,10 +328,20 @@ def _listed_address(row: Row) -> Address | Finding:
         )
 
 
-def judge_dead_backend(host: str) -> Finding:
-    """Warning for a backend that the cluster reports as dead; pure."""
+def judge_no_backend(error: NoBackend) -> Finding:
+    """Failure for a cluster without a backend that is alive; pure."""
+    return Topic("backend.alive").failure(
+        error.message,
+        "The frontend answers, but loads, commits, the ledger and most of information_schema need a backend. A job "
+        "waits for one, until batch_deadline.",
+        error.advice,
+    )
+
+
+def judge_dead_backend(host: str, error: str = "") -> Finding:
+    """Warning for a backend that the cluster reports as dead, with its reason; pure."""
     return Topic("backend.alive", host).warning(
-        f"The backend {host} is not alive.",
+        f"The backend {host} is not alive{f' ({error[:200]})' if error else ''}.",
         "Loads go to the other backends, and commits need a quorum of replicas.",
         "Start it, or remove it from the cluster.",
     )

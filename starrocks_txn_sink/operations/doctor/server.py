@@ -23,8 +23,8 @@ _SAMPLE = 50
 
 
 def check_version(target: Target) -> Iterator[Finding]:
-    """Check current_version() of the frontend behind query_url."""
-    target.version = str(target.sql().value("SELECT current_version()"))
+    """Check the release of the frontend behind query_url."""
+    target.version = target.sql().version()
     yield judge_version(target.version, unreleased=target.options.allow_unreleased_server)
 
 

@@ -125,7 +125,8 @@ class SectionSkipped(Exception):
 class Target:
     """State of one run. `database` None: the user named none, and the options hold a placeholder. `tables` (): all.
 
-    Sections set fields for later sections: `version`, `leader`, and the `endpoints` that executors probe, too.
+    Sections set fields for later sections: `version`, `leader`, `no_backend` (the section that met its absence), and
+    the `endpoints` that executors probe, too.
     """
 
     options: SinkOptions
@@ -137,6 +138,7 @@ class Target:
     clock: Clock = field(default_factory=SystemClock)
     endpoints: list[ServerPort] = field(default_factory=list)
     version: str = ""
+    no_backend: str = ""
     leader: Address | None = None
     _stack: ExitStack = field(default_factory=ExitStack)
     _sql: SqlConnection | None = None

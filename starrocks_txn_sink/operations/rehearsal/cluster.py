@@ -12,7 +12,7 @@ from starrocks_txn_sink.operations.rehearsal.stage import Stage, Surprise, array
 from starrocks_txn_sink.options.addresses import Address, parse_location, require_supported
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, Owner, ReadPositions, WriteClaim, identifier
 from starrocks_txn_sink.protocol.wire import LabelState, Operation, Request
-from starrocks_txn_sink.sql.connection import count_alive, leads
+from starrocks_txn_sink.sql.connection import VERSION_SQL, count_alive, leads, read_version
 
 CHECKS = Checks()
 
@@ -21,7 +21,7 @@ _ASK_SECONDS = 30.0
 
 @CHECKS.expects("server.version", "The release has reliable multi-table transactions.", "10.1")
 def check_version(stage: Stage) -> Evidence:
-    stage.version = str(stage.value("SELECT current_version()"))
+    stage.version = read_version(stage.rows(VERSION_SQL))
     try:
         require_supported(stage.version, unreleased=stage.options.allow_unreleased_server)
     except OptionError as error:

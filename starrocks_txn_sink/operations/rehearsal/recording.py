@@ -15,13 +15,14 @@ from typing import Any
 
 from starrocks_txn_sink.http.connection import Exchange, HttpResponse
 from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.sql.connection import VERSION_SQL
 
 _MOST_RECORDS = 60
 """Of a scene: the parts about speed and torn reads repeat the same few requests thousands of times."""
 _DISTINCT = 4
 """Letters of a name from which on it is hidden inside other words, too: a shorter one would be found everywhere."""
 _SECRET_HEADERS = ("authorization", "cookie")
-_HARMLESS = ("SELECT current_version()", "ADMIN SHOW FRONTEND CONFIG LIKE ")
+_HARMLESS = (VERSION_SQL, "ADMIN SHOW FRONTEND CONFIG LIKE ")
 UNPLAYED = "A rehearsal recorded it, without bodies and values."
 """Why no other server can be asked the same."""
 _NUMBERS = re.compile(r"\b(?:[0-9]{1,3}\.){3}[0-9]{1,3}\b|\b(?:[0-9a-fA-F]{0,4}:){3,7}[0-9a-fA-F]{1,4}\b")

@@ -19,7 +19,7 @@ from starrocks_txn_sink.rows.target import (
     with_counters,
     with_places,
 )
-from starrocks_txn_sink.sql.connection import LeaderConnection
+from starrocks_txn_sink.sql.connection import VERSION_SQL, LeaderConnection, read_version
 from starrocks_txn_sink.telemetry import Event
 from starrocks_txn_sink.writer.messages import LaneReport
 
@@ -81,7 +81,7 @@ def table_models(connection: LeaderConnection, options: SinkOptions, deadline: D
 
     Raises OptionError for a server that is too old, QueryFailed or QueryRefused when the query fails.
     """
-    version = str(connection.query("SELECT current_version()", (), deadline)[0][0])
+    version = read_version(connection.rows(VERSION_SQL, (), deadline))
     require_supported(version, unreleased=options.allow_unreleased_server)
     rows = connection.query(
         "SELECT TABLE_NAME, TABLE_MODEL FROM information_schema.tables_config WHERE TABLE_SCHEMA = %s",

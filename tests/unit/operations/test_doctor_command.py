@@ -248,11 +248,31 @@ def test_a_cluster_whose_leader_is_known_by_an_inner_name(server: Emulator, caps
 
 
 def test_a_dead_backend_is_reported_and_not_probed(server: Emulator, capsys: Shown) -> None:
-    rows = [["10.9.8.7", 8040, "false", "4.0.7"]]
-    columns = ["IP", "HttpPort", "Alive", "Version"]
+    alive = ["127.0.0.1", server.be_port, "true", "4.0.7", ""]
+    rows = [["10.9.8.7", 8040, "false", "4.0.7", "Connection refused"], alive]
+    columns = ["IP", "HttpPort", "Alive", "Version", "ErrMsg"]
     server.faults.replace([query_fault("SHOW BACKENDS", rows=rows, columns=columns)])
     visit = Visit(server, capsys)
     assert (visit.code, list(visit.bad())) == (1, ["backend.alive"])
+    assert visit.bad()["backend.alive"]["what"] == "The backend 10.9.8.7 is not alive (Connection refused)."
+
+
+@pytest.mark.parametrize("database", ["shop", ""])
+def test_a_cluster_without_live_backends_is_named_once_and_the_frontend_is_examined(
+    server: Emulator, capsys: Shown, database: str
+) -> None:
+    server.end_backends()
+    visit = Visit(server, capsys, **{"--database": database})
+    (failure,) = (finding for finding in visit.findings if finding["severity"] == "failure")
+    assert (failure["check"], "backends is alive" in failure["what"] or "No backend is alive" in failure["what"]) == (
+        "backend.alive",
+        True,
+    )
+    assert "SHOW BACKENDS" in failure["advice"]
+    good = {finding["check"] for finding in visit.findings if finding["severity"] == "good"}
+    assert {"server.version", "frontend.members", "label.retention"} <= good
+    assert ("transaction.begin" in good) is bool(database)
+    assert sum(finding["check"] == "backend.alive" for finding in visit.findings) == 3  # and one for each of the two
 
 
 def test_a_ledger_with_more_replicas_than_live_backends(server: Emulator, capsys: Shown) -> None:
@@ -288,7 +308,7 @@ def test_committed_labels_that_are_listed_as_open_are_no_running_transactions(se
 
 
 def test_an_old_server(server: Emulator, capsys: Shown) -> None:
-    server.faults.replace([query_fault(r"current_version\(\)", rows=[["4.0.3-rc"]], columns=["v"])])
+    server.faults.replace([query_fault("@@version_comment", rows=[["4.0.3-rc"]], columns=["version"])])
     visit = Visit(server, capsys)
     assert (visit.code, list(visit.bad())) == (3, ["server.version"])
 

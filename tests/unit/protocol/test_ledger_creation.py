@@ -11,7 +11,7 @@ import pytest
 from starrocks_emulator.server import Emulator
 from starrocks_emulator.settings import Limits
 from starrocks_txn_sink import SinkOptions
-from starrocks_txn_sink.errors import QueryRefused
+from starrocks_txn_sink.errors import NoBackend, QueryRefused
 from starrocks_txn_sink.protocol.ledger import create_table
 from starrocks_txn_sink.sink.session import open_session
 from tests.support.query_port import query
@@ -91,6 +91,15 @@ def test_too_few_backends_are_named_with_the_option(
     with pytest.raises(QueryRefused, match=advice):
         start(server, **changes)
     assert tables(server) == []
+
+
+@few_backends
+def test_a_cluster_whose_backends_are_all_down_is_waited_for(server: Emulator) -> None:
+    nodes = {"columns": ["BackendId", "IP", "Alive"], "rows": [["1", "be1", "false"], ["2", "be2", "false"]]}
+    rule = {"operation": "query", "label": "^SHOW BACKENDS", "action": "answer", "body": json.dumps(nodes)}
+    server.faults.replace({"rules": [rule]})
+    with pytest.raises(NoBackend, match="None of the 2 backends is alive"):
+        start(server)
 
 
 @few_backends

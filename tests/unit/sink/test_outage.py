@@ -17,6 +17,7 @@ from starrocks_txn_sink.errors import (
     Fenced,
     InputError,
     LoadFailed,
+    NoBackend,
     NotSent,
     QueryFailed,
     ReplyLost,
@@ -46,7 +47,7 @@ class Waited:
             raise self._errors.pop(0)
         return "written"
 
-    def run(self, seconds: float = 600.0) -> str:
+    def run(self, seconds: float = 600.0, served: Callable[[], bool] = lambda: True) -> str:
         def stopped() -> bool:
             return self.clock.monotonic() >= self._stop_after
 
@@ -55,7 +56,7 @@ class Waited:
             return self.write()
         except Exception as error:
             failed = error
-        return wait_out(failed, self.write, PLACE, deadline.expired, self.events.append, stopped, self.clock)
+        return wait_out(failed, self.write, PLACE, deadline.expired, self.events.append, stopped, self.clock, served)
 
     def named(self, name: str) -> list[dict[str, Any]]:
         return [event.fields for event in self.events if event.name == name]
@@ -100,6 +101,14 @@ def test_an_error_that_waiting_cannot_cure_is_raised_at_once(error: Exception) -
     with pytest.raises(type(error)):
         waiter.run()
     assert (waiter.tries, waiter.events) == (1, [])
+
+
+def test_before_a_job_was_served_only_missing_backends_are_waited_for() -> None:
+    waiter = Waited(*(NoBackend("No backend is alive.") for _ in range(3)), NotSent("nobody"))
+    with pytest.raises(NotSent):
+        waiter.run(served=lambda: False)
+    assert (waiter.tries, len(waiter.named("outage.met"))) == (4, 3)
+    assert {fields["code"] for fields in waiter.named("outage.waiting")} == {"no_backend"}
 
 
 def test_no_try_begins_after_the_deadline() -> None:
@@ -161,7 +170,7 @@ def test_codes_tell_outages_from_all_other_errors() -> None:
 
     outages = {code for code in kinds(StarRocksSinkError) if outage_of(lane_error(code)) is not None}
     assert outages == {
-        *("transport", "not_sent", "reply_lost", "bad_reply", "query_failed"),
+        *("transport", "not_sent", "reply_lost", "bad_reply", "query_failed", "no_backend"),
         *("begin_failed", "too_many_transactions", "load_failed", "commit_failed"),
     }
 

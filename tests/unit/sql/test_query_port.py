@@ -13,7 +13,14 @@ from typing import Any
 import pytest
 
 from starrocks_txn_sink.clock import Deadline, SystemClock
-from starrocks_txn_sink.errors import OptionError, QueryFailed, QueryRefused, RedirectRefused, StarRocksSinkError
+from starrocks_txn_sink.errors import (
+    NoBackend,
+    OptionError,
+    QueryFailed,
+    QueryRefused,
+    RedirectRefused,
+    StarRocksSinkError,
+)
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.ledger import ReadPositions
 from starrocks_txn_sink.sink.session import advising
@@ -317,16 +324,51 @@ def test_a_denied_statement_names_the_missing_privilege() -> None:
         ask_leader(peer.url)
 
 
-@pytest.mark.parametrize(
-    "text", ["Backend node not found. Check if any backend node is down", "Memory of p exceed limit"]
-)
-def test_a_passing_trouble_of_the_server_is_no_refusal(text: str) -> None:
+def test_a_passing_trouble_of_the_server_is_no_refusal() -> None:
     def script(talk: Talk) -> None:
         talk.log_in()
-        talk.serve({"SELECT 1": [error(1064, text)]})
+        talk.serve({"SELECT 1": [error(1064, "Memory of p exceed limit")]})
 
     with QueryPeer(script) as peer, pytest.raises(QueryFailed):
         ask_leader(peer.url)
+
+
+NOT_FOUND = "Backend node not found. Check if any backend node is down.backend: "
+DETAIL = "Getting analyzing error. Detail message: "
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (NOT_FOUND, "No backend is alive"),
+        (f"{NOT_FOUND}[127.0.0.1 alive: false inBlacklist: true] ", "No backend is alive"),
+        (f"{NOT_FOUND}[10.0.0.1 alive: true inBlacklist: true] ", "The frontend leaves out the backends that are"),
+        (f"{DETAIL}Cluster has no available capacity.", "No backend is registered"),
+        (
+            "Table replication num should be less than or equal to the number of available backends. Current available "
+            "backends: [], table=t9, replication_num=1, default_replication_num=1",
+            "No backend is alive",
+        ),
+        (
+            f"{DETAIL}Tablet lost replicas. Check if any backend is down or not. tablet_id: 10012, replicas: "
+            "10001:127.0.0.1:DEAD,. Check quorum number failed(OlapTableSink): BeReplicaSize:0, quorum:1.",
+            "The backends that hold a tablet are down",
+        ),
+    ],
+)
+def test_answers_for_want_of_a_backend_name_it_and_keep_the_connection(text: str, reason: str) -> None:
+    """Wire contract 10.14."""
+
+    def script(talk: Talk) -> None:
+        talk.log_in()
+        talk.serve({"SELECT 1": [error(1064, text)], "SELECT 2": result(["2"], [["2"]])})
+
+    with QueryPeer(script) as peer, closing(SqlConnection.connect_any(options(peer.url))) as connection:
+        with pytest.raises(NoBackend, match=reason) as failure:
+            connection.rows("SELECT 1")
+        assert "query_url" not in str(failure.value)
+        assert connection.value("SELECT 2") == "2"
+        assert len(peer.connections) == 1
 
 
 @pytest.mark.parametrize(
