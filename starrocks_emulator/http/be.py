@@ -14,15 +14,15 @@ from starrocks_emulator.transactions.merging import Merging, is_merged
 from starrocks_emulator.transactions.messages import Credentials, Request, Response
 from starrocks_emulator.transactions.single import LabelTaken, SingleTable, not_streamed
 
-_SWALLOWED = 64 * 1024 * 1024
 STREAM_LOAD_PATH = re.compile(r"/api/([^/]+)/([^/]+)/_stream_load/?")
 
 
 class BackendService(Service):
     """The backend's port. It takes loads of a transaction without credentials (wire contract 7.2). What begins a
-    transaction shows them, because the backend asks the frontend with them."""
+    transaction shows them, because the backend asks the frontend with them. What it refuses by the headers alone it
+    answers at once, and does not read the body (wire contract 2.5)."""
 
-    body_limit = _SWALLOWED
+    body_limit = None
 
     def __init__(
         self,

@@ -6,12 +6,14 @@ A body, of announced length or chunked, is read only on request (wire contract 1
 from __future__ import annotations
 
 import contextlib
+import io
+import re
 import socket
 import struct
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BufferedIOBase
@@ -25,12 +27,17 @@ _REPLY_SECONDS = 1.0  # for replies under way when the listener stops
 _LINGER_SECONDS = 1.0
 
 _LINE_LIMIT = 65_536
+_UNREAD_LIMIT = 64 * 1024 * 1024  # of a line that is the rest of a body: JSON has no line break
+_REQUEST_LINE = re.compile(rb"[A-Z]+ /\S* HTTP/1\.[01]\r?\n")
+_BAD_REQUEST = b"<HTML><HEAD>\n<TITLE>400 Bad Request</TITLE>\n</HEAD><BODY>\n<H1>Bad Request</H1>\n</BODY></HTML>\n"
 
 
 class _Buffered(Protocol):
     def readline(self, size: int = -1, /) -> bytes: ...
 
     def readinto1(self, buffer: memoryview, /) -> int: ...
+
+    def read(self, size: int, /) -> bytes: ...
 
 
 class HttpBody:
@@ -109,6 +116,15 @@ class HttpBody:
                 return None
         return bytes(data)
 
+    @property
+    def read_in_part(self) -> bool:
+        """Whether any of it was asked for."""
+        return self._asked
+
+    def drop(self, limit: int) -> None:
+        """Drop up to `limit` bytes of an announced body, which are there."""
+        self._left -= len(self._stream.read(min(limit, self._left)))
+
     def discard(self, limit: int) -> bool:
         """Read and drop up to `limit` bytes; True when that was the whole body."""
         if self.length is not None and self._left > limit:
@@ -135,9 +151,13 @@ class Hangup(Exception):
 
 
 class Service(ABC):
-    """What a listener serves. `body_limit` is how much of an unread body is swallowed to keep a connection alive."""
+    """What a listener serves.
 
-    body_limit: int
+    `body_limit` is how much of an unread body is swallowed to keep a connection alive. With None nothing is: an answer
+    that does not wait for the body keeps the connection, and what comes of the body is read as the next request.
+    """
+
+    body_limit: int | None
 
     @abstractmethod
     def answer(self, request: Request, body: HttpBody) -> Response:
@@ -249,16 +269,82 @@ def _join(threads: Iterable[threading.Thread], seconds: float) -> None:
             thread.join(max(0.0, deadline - time.monotonic()))
 
 
+_METHODS = frozenset({"GET", "POST", "PUT", "DELETE", "HEAD"})
+
+
+class _Received(io.RawIOBase):
+    """The bytes of a connection; none while it is paused, so that a buffered reader shows what it has."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._raw = connection.makefile("rb", buffering=0)
+        self._paused = False
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        self._paused = True
+        try:
+            yield
+        finally:
+            self._paused = False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        return None if self._paused else self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
 class _Connection(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     rbufsize = 65_536
     timeout = _IDLE_SECONDS
     server: _Server
+    rfile: io.BufferedReader
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile.close()
+        self._received = _Received(self.connection)
+        self.rfile = io.BufferedReader(self._received, self.rbufsize)
 
     def handle_expect_100(self) -> bool:
         """Say nothing yet: `100 Continue` is sent when the body is wanted."""
         return True
+
+    def handle_one_request(self) -> None:
+        """Read a request and serve it. Where bodies stay unread, a line that begins no request is answered with 400."""
+        service = self.server.service
+        try:
+            limit = _LINE_LIMIT if service.body_limit is not None else _UNREAD_LIMIT
+            self.raw_requestline = self.rfile.readline(limit + 1)
+            if not self.raw_requestline:
+                self.close_connection = True
+            elif service.body_limit is None and not _REQUEST_LINE.fullmatch(self.raw_requestline):
+                self._refuse_line()
+            elif len(self.raw_requestline) > _LINE_LIMIT:
+                self.requestline = self.request_version = self.command = ""
+                self.send_error(HTTPStatus.REQUEST_URI_TOO_LONG)
+            elif self.parse_request():
+                self._dispatch()
+        except TimeoutError:
+            self.close_connection = True
+
+    def _dispatch(self) -> None:
+        if self.command in _METHODS:
+            self._serve()
+        else:
+            self.send_error(HTTPStatus.NOT_IMPLEMENTED, f"Unsupported method ({self.command!r})")
+
+    def _refuse_line(self) -> None:
+        """What a backend says to the rest of a body that it has refused; then it closes (wire contract 2.5)."""
+        self.close_connection = True
+        head = "HTTP/1.1 400 Bad Request\r\nContent-Type: text/html\r\nConnection: close\r\n"
+        self.wfile.write(f"{head}Content-Length: {len(_BAD_REQUEST)}\r\n\r\n".encode() + _BAD_REQUEST)
 
     def log_message(self, format: str, *args: Any) -> None:
         """No access log: labels and tables are the users' own."""
@@ -275,17 +361,23 @@ class _Connection(BaseHTTPRequestHandler):
         except BodyBroken:
             self.close_connection = True
 
-    do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = _serve  # noqa: N815
-
     def _continue(self, headers: Mapping[str, str]) -> None:
         if headers.get("expect", "").lower() == "100-continue":
             self.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def _settle(self, response: Response, body: HttpBody) -> None:
-        """Answer; an unread body is swallowed if it is small, otherwise the connection ends after the answer."""
-        close = response.close or body.broken or body.may_never_come
+        """Answer; an unread body is swallowed if it is small, otherwise the connection ends after the answer.
+
+        Without a limit only what has come with the headers is dropped, and what comes later is the next request.
+        """
+        limit = self.server.service.body_limit
+        close = response.close or body.broken or (limit is not None and body.may_never_come)
         if not close and not body.finished:
-            close = not body.discard(self.server.service.body_limit)
+            if limit is None and not body.read_in_part:
+                with self._received.paused():
+                    body.drop(len(self.rfile.peek()))
+            else:
+                close = not body.discard(_UNREAD_LIMIT if limit is None else limit)
         self._write(response, close)
         if close:
             self.close_connection = True

@@ -5,18 +5,15 @@ redirect preparation are not needed here, and they cost 28 % of a small load's p
 few rows each, a micro-batch costs what its requests cost. So the adapter remembers its pools by address, nothing checks
 headers a second time, and the answer is handed on as urllib3 has read it.
 
-A socket's own timeout restarts with each byte. DeadlineSocket gives every send and receive only the remaining time, so
-a request ends by its deadline even if the peer sends one byte at a time. DeadlineSocket also counts sent bytes: an
-error before the first byte proves that the request had no effect.
+`http.sockets` has what sends and receives. An error before the first byte of a request, or of a load's body, proves
+that it had no effect.
 """
 
 import http.client
-import io
 import socket
 import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -31,6 +28,7 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.errors import BadReply, NotSent, OptionError, ReplyLost, StarRocksSinkError, TransportError
+from starrocks_txn_sink.http.sockets import REQUEST, DeadlineSocket, RequestTimer
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import Address
 from starrocks_txn_sink.protocol.wire import Body, Operation, Request
@@ -42,27 +40,33 @@ REPLY_LIMIT = 1 << 20
 class BodyPieces:
     """Iterates over a body's buffers as views, without a copy; each iteration starts from the beginning.
 
-    `complete`: whether the last iteration yielded the whole body. The HTTP library does not report this: it reads the
-    reply even if the peer closed its side in the middle of the body.
+    The HTTP library iterates once the head is sent. Nothing comes before the peer has said `100 Continue`, and nothing
+    at all if it has answered instead (wire contract 2.5).
+
+    `begun`: whether the last iteration yielded anything; `complete`: whether it yielded the whole body. The HTTP
+    library does not report this: it reads the reply even if the peer closed its side in the middle of the body.
     """
 
     def __init__(self, body: Body | Sequence[memoryview | bytes] | None) -> None:
         self._body: Body | Sequence[memoryview | bytes] = () if body is None else body
         measured = isinstance(self._body, Sequence)
         self._length = sum(_view(piece).nbytes for piece in self._body) if measured else len(self._body)
-        self.complete = self._length == 0
+        self.begun, self.complete = False, self._length == 0
 
     def __len__(self) -> int:
         return self._length
 
     def __iter__(self) -> Iterator[memoryview]:
-        self.complete = False
+        self.begun = self.complete = False
+        if not REQUEST.get().may_send_body():
+            return
         remaining = self._length
         for piece in self._body:
             view = _view(piece)
             remaining -= view.nbytes
             if remaining < 0:
                 break
+            self.begun = True
             yield view
         if remaining != 0:
             raise ReplyLost(
@@ -77,87 +81,9 @@ def _view(piece: memoryview | bytes) -> memoryview:
     return view if view.format == "B" and view.ndim == 1 else view.cast("B")
 
 
-SEND_SIZE = 1 << 20
-"""Bytes per socket send; the timeout is recomputed before each."""
-
-
-class RequestTimer:
-    """Remaining time and progress of one request; connections find it in `_REQUEST`.
-
-    `connected`: a new connection was opened for this request. `sent`: bytes given to the socket so far.
-    """
-
-    def __init__(self, deadline: Deadline, reply_seconds: float) -> None:
-        self._deadline = deadline
-        self._reply_seconds = reply_seconds
-        self.connected = False
-        self.sent = 0
-
-    def begin_reply(self) -> None:
-        """Start the wait for the reply; the whole reply must arrive within `reply_seconds`."""
-        self._deadline = self._deadline.earlier(self._reply_seconds)
-
-    def timeout(self) -> float:
-        """Timeout in seconds for the next send or receive; raises TimeoutError when no time is left."""
-        remaining = min(self._deadline.remaining(), self._reply_seconds)
-        if remaining <= 0.0:
-            raise TimeoutError("no time is left")
-        return remaining
-
-
-_REQUEST: ContextVar[RequestTimer] = ContextVar("request")
-"""The current request of a thread; pooled connections outlive requests, so they read it from here."""
-
-
-class DeadlineSocket:
-    """A connected socket (plain or TLS) that never waits past the deadline of its thread's request."""
-
-    def __init__(self, connected: socket.socket) -> None:
-        self._socket = connected
-
-    def sendall(self, data: Any) -> None:
-        view = memoryview(data)
-        for start in range(0, len(view), SEND_SIZE):
-            piece = view[start : start + SEND_SIZE]
-            waiting = _REQUEST.get()
-            self._socket.settimeout(waiting.timeout())
-            waiting.sent += len(piece)  # before the call: a failed sendall may have sent a part
-            self._socket.sendall(piece)
-
-    def makefile(self, *_: Any, **__: Any) -> io.BufferedReader:
-        """The reply stream. `http.client` calls this after it has sent the request, so the reply time starts here."""
-        _REQUEST.get().begin_reply()
-        return io.BufferedReader(_ReplyStream(self._socket))
-
-    def fileno(self) -> int:
-        return self._socket.fileno()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._socket, name)
-
-
-class _ReplyStream(io.RawIOBase):
-    """Received bytes; each receive may take the remaining reply time."""
-
-    def __init__(self, connected: socket.socket) -> None:
-        self._socket = connected
-        self._raw = connected.makefile("rb", buffering=0)  # keeps the socket open until the reply is read
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int | None:
-        self._socket.settimeout(_REQUEST.get().timeout())
-        return self._raw.readinto(buffer)
-
-    def close(self) -> None:
-        self._raw.close()
-        super().close()
-
-
 class _PlainConnection(HTTPConnection):
     def connect(self) -> None:
-        _REQUEST.get().connected = True
+        REQUEST.get().connected = True
         super().connect()
         self.sock = DeadlineSocket(self.sock)
 
@@ -250,6 +176,16 @@ class DeadlineAdapter(HTTPAdapter):
             )
         )
 
+    def drop(self, address: Address) -> None:
+        """Close the connection to `address` that was used last; the pool opens it again."""
+        pool = self._by_address.get(address.url)
+        if pool is None or pool.pool is None:
+            return
+        connection = pool.pool.get_nowait()
+        if connection is not None:
+            connection.close()
+        pool.pool.put_nowait(connection)
+
     def close(self) -> None:
         super().close()
         self._by_address.clear()
@@ -268,16 +204,17 @@ class DeadlineAdapter(HTTPAdapter):
         self.poolmanager.pool_classes_by_scheme = {"http": _PlainPool, "https": _SecurePool}
 
 
-def transport_error(error: Exception, waiting: RequestTimer, address: Address, step: str) -> TransportError:
-    """The typed error for `error`, which the HTTP library raised while `step` was sent to `address`.
+def transport_error(error: Exception, waiting: RequestTimer, exchange: "Exchange") -> TransportError:
+    """The typed error for `error`, which the HTTP library raised during `exchange`.
 
-    NotSent requires proof: no connection was made, or a connection made for this request broke before its first byte.
-    Anything else may have reached the server, including a kept-alive connection that died. Do not chain the library's
-    exceptions: they hold the request with its credentials.
+    NotSent requires proof: no connection was made, a connection made for this request broke before its first byte, or
+    any connection was closed before the first byte of a load's body. Anything else may have reached the server,
+    including another request on a kept-alive connection that died. Do not chain the library's exceptions: they hold the
+    request with its credentials.
     """
     chain = _cause_chain(error)
     name = type(chain[-1]).__name__
-    place = {"url": str(address)}
+    step, place = exchange.step, {"url": str(exchange.address)}
     if _has(chain, *_NEVER_CONNECTED):
         return NotSent(f"No connection could be made for {step}: {_unreachable(chain)}.", **place)
     if waiting.sent == 0 and _has(chain, urllib3.exceptions.SSLError):
@@ -288,6 +225,8 @@ def transport_error(error: Exception, waiting: RequestTimer, address: Address, s
         )
     if waiting.sent == 0 and waiting.connected:
         return NotSent(f"The new connection broke before {step} was sent ({name}).", **place)
+    if exchange.without_effect and _has(chain, ConnectionError):
+        return NotSent(f"The connection was closed before the body of the {step} was sent ({name}).", **place)
     if _has(chain, http.client.BadStatusLine) and not _has(chain, http.client.RemoteDisconnected):
         return BadReply(f"The answer to {step} is not HTTP.", **place)
     return ReplyLost(
@@ -338,13 +277,15 @@ def _cause_chain(error: BaseException) -> list[BaseException]:
 class HttpResponse:
     """An unparsed HTTP response with at most REPLY_LIMIT + 1 bytes of `body`.
 
-    `whole` is False if the peer answered and closed its side before it had the whole request.
+    `whole` is False if the peer answered before it had the whole request; `reused`: on a connection that an earlier
+    request was sent on.
     """
 
     status: int
     location: str | None
     body: bytes
     whole: bool = True
+    reused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,6 +303,11 @@ class Exchange:
     def step(self) -> str:
         """The request's name in errors."""
         return self.request.operation.value
+
+    @property
+    def without_effect(self) -> bool:
+        """Whether it cannot have had an effect yet: a load of which no byte of the body was sent."""
+        return self.request.operation is Operation.LOAD and (self.body is None or not self.body.begun)
 
     @property
     def method(self) -> str:
@@ -396,7 +342,7 @@ class ThreadConnections:
         connect = exchange.deadline.limit(self._connect_timeout, exchange.step)
         reply = min(exchange.reply_seconds, exchange.deadline.remaining()) or connect
         waiting = RequestTimer(exchange.deadline, exchange.reply_seconds)
-        _REQUEST.set(waiting)
+        REQUEST.set(waiting)
         self._adapter.address, self._adapter.target = exchange.address, exchange.path
         try:
             with self._adapter.send(
@@ -410,11 +356,15 @@ class ThreadConnections:
         except StarRocksSinkError:
             raise
         except Exception as error:  # a broken reply makes the library raise more than its own errors, as ValueError
-            raise transport_error(error, waiting, exchange.address, exchange.step) from None
-        whole = exchange.body is None or exchange.body.complete or waiting.sent == 0
-        if not whole:
-            self._adapter.close()  # else the server would read the rest of this body as the next request
-        return HttpResponse(response.status_code, response.headers.get("Location"), received, whole)
+            raise transport_error(error, waiting, exchange) from None
+        whole = exchange.body is None or exchange.body.complete
+        return HttpResponse(
+            response.status_code, response.headers.get("Location"), received, whole, reused=not waiting.connected
+        )
+
+    def drop(self, address: Address) -> None:
+        """Close the connection to `address`; the next request opens another one."""
+        self._adapter.drop(address)
 
     def close(self) -> None:
         self._adapter.close()
@@ -463,11 +413,13 @@ def _client_certificate(options: SinkOptions) -> str | tuple[str, str] | None:
 
 
 def _prepare_request(exchange: Exchange) -> requests.PreparedRequest:
-    """The request as an adapter takes it; adds only the body's length to the headers of the exchange."""
+    """The request as an adapter takes it; adds only the headers of the body to those of the exchange."""
     prepared, size = requests.PreparedRequest(), 0 if exchange.body is None else len(exchange.body)
     prepared.method, prepared.url = exchange.method, exchange.address.url + exchange.path
-    length = {"content-length": b"%d" % size} if size or exchange.method != "GET" else {}
-    prepared.headers = {**exchange.headers, **length}  # type: ignore[assignment]
+    of_body = {"content-length": b"%d" % size} if size or exchange.method != "GET" else {}
+    if size:
+        of_body["expect"] = b"100-continue"
+    prepared.headers = {**exchange.headers, **of_body}  # type: ignore[assignment]
     prepared.body = exchange.body if size else None  # type: ignore[assignment]
     return prepared
 

@@ -2,13 +2,16 @@
 
 Every operation starts at a frontend; a follower answers 307 with the leader's address. A load takes two steps
 (wire contract 9): an empty PUT goes to the leader, whose 307 names a backend, and only the backend gets the body. The
-HTTP library must not follow redirects: it would drop the credentials or send the body twice.
+HTTP library must not follow redirects: it would drop the credentials or send the body twice. After an answer to a body
+that is not a whole OK the connection is closed: the backend may take the rest of the body for a request (2.5).
 
 The password travels with every request, so the sink follows a redirect only to configured or allowed hosts
 (`options.redirects`).
 
 Repetition (wire contract 1.2, 2, 9): a request that had no effect for certain goes to the next address;
-get_load_state, which changes nothing, also after a lost reply. A request with a possible effect is sent once.
+get_load_state, which changes nothing, also after a lost reply. A request with a possible effect is sent once. HTTP 400
+on a connection that was used before says that the peer could not read what came before our request, or with it: the
+request had no effect, and a new connection repairs it.
 
 Header values are UTF-8, because names of databases and tables may hold any letter. A line break in a value would start
 another header, so it is refused (wire contract 1.1).
@@ -16,8 +19,8 @@ another header, so it is refused (wire contract 1.1).
 Reply keys match in any case; unknown keys and the Content-Type are ignored. Anything that is not a reply of the
 transaction interface becomes BadReply, or HttpRefused if a repetition would get the same answer. The error names the
 kind of answer, and repeats at most 80 printable characters of an HTML title or a server message. StarRocks answers 200
-except for a wrong password (401), a follower's redirect (307), an unknown path (404) and its own failure (500); any
-other status comes from a proxy or another service (wire contract 1.1, 2, 6, 7.2).
+except for a wrong password (401), a follower's redirect (307), an unknown path (404), its own failure (500) and what it
+cannot read (400); any other status comes from a proxy or another service (wire contract 1.1, 2, 6, 7.2).
 """
 
 import itertools
@@ -178,16 +181,22 @@ class HttpTransport:
         question_address = first  # the last known frontend; after a load's redirect to a backend, this is the leader
         hops = {(first.url, False)}
         for _ in range(HOPS + 1):
-            answer = self._perform(replace(exchange, address=target, body=body if sending else None))
+            answer, asked = self._perform(replace(exchange, address=target, body=body if sending else None)), target
+            taken = not sending
             try:
                 if answer.status != REDIRECT:
                     reply = _read_answer(operation, answer, sending)
+                    taken = taken or reply.status is Status.OK
                     self._frontends.remember_leader(question_address if sending else target)
                     return reply
                 question_address, target = target, self._target_of(answer.location)
-            except (errors.BadReply, errors.HttpRefused, errors.RedirectRefused, errors.ReplyLost) as error:
-                error.context.setdefault("url", str(target))
+            except (errors.TransportError, errors.HttpRefused, errors.RedirectRefused) as error:
+                taken = False
+                error.context.setdefault("url", str(asked))
                 raise
+            finally:
+                if not taken:
+                    self._connections.for_this_thread().drop(asked)
             # Only a backend gets the body; frontends get an empty PUT.
             sending = operation is Operation.LOAD and not self._frontends.includes(target)
             if (target.url, sending) in hops:
@@ -215,6 +224,8 @@ class HttpTransport:
 
 
 def _read_answer(operation: Operation, answer: HttpResponse, sending: bool) -> Reply:
+    if answer.status == _BAD_REQUEST and answer.reused:
+        raise errors.NotSent(f"HTTP 400 came back on a connection that was used before {operation.value}.")
     read = read_load_state if operation is Operation.LOAD_STATE else read_reply
     reply = read(answer.status, answer.body)
     if operation is Operation.LOAD and reply.status is Status.OK and not sending:
@@ -276,14 +287,16 @@ def _encode_header(name: str, value: str) -> bytes:
     return value.encode("utf-8")
 
 
+_BAD_REQUEST = 400
 _TRANSIENT_STATUSES = frozenset((307, 408, 421, 425, 429))  # below 500, but a repetition may get another answer
 _WRONG_ADDRESS = "Check that load_url names StarRocks frontends (http_port, 8030 by default), and not another service."
 _ADVICE = {
-    400: "Check the proxy between the sink and StarRocks: it rejects the request's headers or its label.",
+    _BAD_REQUEST: "Check the proxy between the sink and StarRocks: it rejects the request's headers or its label.",
     403: "Check the proxy between the sink and StarRocks: it forbids the request (StarRocks itself answers 401).",
     407: "A proxy requires a password. Set load_url to the frontends themselves: the sink uses no proxies.",
     411: "Check the proxy between the sink and StarRocks: it removed the Content-Length.",
     413: "Raise the body limit of the proxy between the sink and the backends, or lower chunk_bytes.",
+    417: "Check the proxy between the sink and the backends: loads need Expect: 100-continue, which it refuses.",
     431: "Raise the header limit of the proxy between the sink and StarRocks.",
 }
 _REDIRECTED = (

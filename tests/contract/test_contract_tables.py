@@ -193,6 +193,42 @@ def test_a_second_load_of_a_busy_table_is_in_processing_and_takes_nothing(client
     assert client.rows(table) == [(1, "a")]
 
 
+def test_a_refused_load_is_answered_before_its_body_which_is_the_next_request_then(client: Client) -> None:
+    """Wire contract 2.5."""
+    label, table = client.begin(), client.table()
+    location = client.probe(label, table).location
+    headers = client.headers(label, table=table, format="json") | {"Content-Length": str(len(ONE_ROW))}
+    with half_sent(client, label, table), raw_connection(location) as connection:
+        connection.send(request_head(client, location, headers))
+        assert connection.read_json()["Status"] == "TXN_IN_PROCESSING"
+        connection.send(ONE_ROW + request_head(client, location, headers))
+        code, head = connection.read_head()
+        assert code == HTTPStatus.BAD_REQUEST
+        assert b"400 Bad Request" in connection.read_body(head)
+        assert connection.ended()
+    assert client.rollback(label).ok
+
+
+def test_a_refused_load_that_waits_for_100_continue_leaves_its_connection_good(client: Client) -> None:
+    """Wire contract 1.1, 2.5."""
+    label, table = client.begin(), client.table()
+    location = client.probe(label, table).location
+    headers = client.headers(label, table=table, format="json", Expect="100-continue")
+    head = request_head(client, location, headers | {"Content-Length": str(len(OTHER_ROW))})
+    with raw_connection(location) as connection:
+        with half_sent(client, label, table) as first:
+            for _ in range(2):
+                connection.send(head)
+                assert connection.read_json()["Status"] == "TXN_IN_PROCESSING"
+            first.send(ONE_ROW[HALF:])
+            assert first.read_json()["Status"] == "OK"
+        connection.send(head)
+        assert connection.read_head()[0] == HTTPStatus.CONTINUE
+        connection.send(OTHER_ROW)
+        assert connection.read_json()["Status"] == "OK"
+    assert client.rollback(label).ok
+
+
 def test_the_table_is_free_as_soon_as_the_reply_is_there(client: Client) -> None:
     """Wire contract 4.5: a load right after a reply is never in processing."""
     label, table = client.begin(), client.table()

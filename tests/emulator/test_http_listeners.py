@@ -100,6 +100,20 @@ def test_the_body_limit_counts_over_the_loads_of_a_table(emulator: Emulator) -> 
                 assert answer.json()["Message"].endswith("by setting streaming_load_max_mb in be.conf.")
 
 
+def test_what_follows_an_early_answer_is_read_as_the_next_request(emulator: Emulator) -> None:
+    """Wire contract 2.5: but for what has come with the headers."""
+    headers = {**begin(emulator, "l"), "label": "another", "Content-Length": "6", "Host": "x"}
+    head = "\r\n".join(["PUT /api/transaction/load HTTP/1.1", *(f"{name}: {headers[name]}" for name in headers)])
+    whole = head.encode() + b"\r\n\r\n"
+    for first, second in ((whole + b"[1, 2]", whole + b"[1, 2]"), (whole, b"[1, 2]" + whole)):
+        with socket.create_connection(("127.0.0.1", emulator.be_port), timeout=20) as connection:
+            connection.sendall(first)
+            assert b"TXN_NOT_EXISTS" in connection.recv(65_536)
+            connection.sendall(second)
+            answer = connection.recv(65_536)
+        assert answer.startswith(b"HTTP/1.1 200 OK" if second.startswith(b"PUT") else b"HTTP/1.1 400 Bad Request")
+
+
 def test_parallel_stream_load_is_refused_in_plain_words(emulator: Emulator) -> None:
     headers = {"db": "shop", "label": "l", "table": "t", "channel_id": "0", "channel_num": "1"}
     answer = call("POST", f"{emulator.load_url}/api/transaction/begin", headers=headers).json()

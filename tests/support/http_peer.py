@@ -54,7 +54,12 @@ class Caller:
         pairs = (field.split(":", 1) for field in fields)
         return Got(line, {name.strip().lower(): value.strip() for name, value in pairs}, connection=self.number)
 
+    def ask_for_body(self, request: Got) -> None:
+        if request.headers.get("expect") == "100-continue":
+            self.sock.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+
     def read_body(self, request: Got) -> Got:
+        self.ask_for_body(request)
         length = int(request.headers.get("content-length", "0"))
         while len(self.buffer) < length:
             if not self.fill():

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import socket
+import time
 import tracemalloc
 from base64 import b64encode
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
 
 from starrocks_txn_sink.clock import Deadline, SystemClock
-from starrocks_txn_sink.errors import BadReply, InputError, NotSent, RedirectRefused, ReplyLost
+from starrocks_txn_sink.errors import BadReply, HttpRefused, InputError, NotSent, RedirectRefused, ReplyLost
 from starrocks_txn_sink.http import HttpTransport
+from starrocks_txn_sink.http.sockets import CONTINUE_SECONDS
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.wire import Operation, Reply, Request, Status
 from tests.support.http_peer import Caller, Got, Peer, points_to, redirects, says, unused_port
@@ -44,7 +47,8 @@ def test_the_frontend_is_asked_with_an_empty_put_and_the_backend_gets_the_body()
         expected = {"db": "shop", "label": "job-1", "table": "orders", "transaction_type": "multi", "format": "json"}
         assert expected.items() <= request.headers.items()
         assert request.headers["authorization"] == BASIC
-        assert {"expect", "transfer-encoding", "cookie"}.isdisjoint(request.headers)
+        assert {"transfer-encoding", "cookie"}.isdisjoint(request.headers)
+    assert ("expect" in question.headers, load.headers["expect"]) == (False, "100-continue")
 
 
 def test_a_body_of_many_buffers_arrives_exactly_and_is_never_copied_whole() -> None:
@@ -52,6 +56,7 @@ def test_a_body_of_many_buffers_arrives_exactly_and_is_never_copied_whole() -> N
     size, received = 50 << 20, []
 
     def drain(caller: Caller, request: Got) -> None:
+        caller.ask_for_body(request)
         remaining = int(request.headers["content-length"])
         place = 0
         while remaining:
@@ -140,7 +145,8 @@ def test_an_unknown_leader_passes_the_body_on_to_the_backend() -> None:
 
 
 def test_a_reset_in_the_middle_of_the_body_leaves_the_effect_unknown_and_nothing_is_sent_again() -> None:
-    def broken(caller: Caller, _: Got) -> None:
+    def broken(caller: Caller, request: Got) -> None:
+        caller.ask_for_body(request)
         assert caller.fill()
         caller.reset()
 
@@ -152,7 +158,8 @@ def test_a_reset_in_the_middle_of_the_body_leaves_the_effect_unknown_and_nothing
 
 
 def test_a_refusal_in_the_middle_of_the_body_is_heard() -> None:
-    def early(caller: Caller, _: Got) -> None:
+    def early(caller: Caller, request: Got) -> None:
+        caller.ask_for_body(request)
         caller.answer({"Status": "INTERNAL_ERROR", "Message": "body size exceed limit"})
         caller.sock.shutdown(socket.SHUT_WR)
         while caller.fill():  # the rest is read away, so that no reset races the reply
@@ -160,6 +167,91 @@ def test_a_refusal_in_the_middle_of_the_body_is_heard() -> None:
 
     with Peer(early, read_body=False) as backend, Peer(points_to(backend)) as frontend:
         assert send(frontend.url, [bytes(4 << 20)]).status is Status.INTERNAL_ERROR
+
+
+BUSY = {"Status": "TXN_IN_PROCESSING", "Label": "job-1", "Message": "Transaction is in processing"}
+"""What a backend says to a load at once, and does not read its body (wire contract 2.5)."""
+
+
+def loads(transport: HttpTransport, count: int) -> list[Status]:
+    request = Request(Operation.LOAD, "shop", "job-1", "orders", {"format": "json"}, [b"[]"])
+    with closing(transport):
+        return [transport.send(request, Deadline.after(20, SystemClock())).status for _ in range(count)]
+
+
+def to(frontend: Peer) -> HttpTransport:
+    return HttpTransport(SinkOptions(load_url=frontend.url, database="shop", delivery="at-least-once"))
+
+
+def test_no_body_is_sent_to_a_backend_that_refuses_and_the_next_load_has_a_new_connection() -> None:
+    def busy_once(caller: Caller, request: Got) -> None:
+        if caller.number == 0:
+            caller.answer(BUSY)
+        else:
+            caller.answer(OK) if caller.read_body(request).body == b"[]" else caller.reset()
+
+    with Peer(busy_once, read_body=False) as backend, Peer(points_to(backend)) as frontend:
+        statuses = loads(to(frontend), 3)
+    assert statuses == [Status.TXN_IN_PROCESSING, Status.OK, Status.OK]
+    assert [(request.connection, request.body) for request in backend.got] == [(0, b""), (1, b"[]"), (1, b"[]")]
+
+
+def test_a_server_that_never_says_continue_gets_the_body_and_costs_one_pause() -> None:
+    def mute(caller: Caller, request: Got) -> None:
+        while len(caller.buffer) < int(request.headers["content-length"]):
+            assert caller.fill()
+        caller.buffer.clear()
+        caller.answer(OK)
+
+    with Peer(mute, read_body=False) as backend, Peer(points_to(backend)) as frontend:
+        start = time.monotonic()
+        statuses = loads(to(frontend), 30)
+        seconds = time.monotonic() - start
+    assert statuses == [Status.OK] * 30
+    assert CONTINUE_SECONDS <= seconds < 30 * CONTINUE_SECONDS
+
+
+@pytest.mark.parametrize("page", [b"<HTML><HEAD>\n<TITLE>400 Bad Request</TITLE>\n</HEAD></HTML>", b""])
+def test_http_400_on_a_used_connection_is_repaired_by_a_new_one(page: bytes) -> None:
+    def spoiled(caller: Caller, request: Got) -> None:
+        if caller.number == 0 and len(backend.got) == 2:
+            caller.answer(page, 400)
+            caller.reset()
+        else:
+            caller.read_body(request)
+            caller.answer(OK)
+
+    with Peer(spoiled, read_body=False) as backend, Peer(points_to(backend)) as frontend:
+        assert loads(to(frontend), 2) == [Status.OK] * 2
+        assert [request.connection for request in backend.got] == [0, 0, 1]
+
+
+def test_http_400_on_a_new_connection_is_the_servers_word() -> None:
+    with Peer(says(b"", 400)) as backend, Peer(points_to(backend)) as frontend, pytest.raises(HttpRefused):
+        loads(to(frontend), 1)
+
+
+def test_a_connection_that_is_closed_before_the_body_is_repaired_by_a_new_one() -> None:
+    def closing_first(caller: Caller, request: Got) -> None:
+        if len(backend.got) == 1:
+            caller.sock.close()
+        else:
+            caller.read_body(request)
+            caller.answer(OK)
+
+    with Peer(closing_first, read_body=False) as backend, Peer(points_to(backend)) as frontend:
+        assert loads(to(frontend), 1) == [Status.OK]
+        assert [request.body for request in backend.got] == [b"", b"[]"]
+
+
+def test_a_connection_that_is_closed_after_the_body_is_not() -> None:
+    def closing_late(caller: Caller, _: Got) -> None:
+        caller.sock.close()
+
+    with Peer(closing_late) as backend, Peer(points_to(backend)) as frontend:
+        with pytest.raises(ReplyLost):
+            loads(to(frontend), 1)
+        assert [request.body for request in backend.got] == [b"[]"]
 
 
 def test_a_backend_that_cannot_be_reached_is_asked_for_again() -> None:

@@ -93,6 +93,7 @@ def test_a_backend_that_stops_reading_is_left_at_the_deadline() -> None:
 
 def test_a_slow_backend_may_take_longer_than_one_timeout_for_the_whole_body() -> None:
     def slow(caller: Caller, request: Got) -> None:
+        caller.ask_for_body(request)
         remaining = int(request.headers["content-length"]) - len(caller.buffer)
         while remaining:
             if remaining > 12 << 20:  # what is in the sockets' buffers at the end counts as the wait for the reply
