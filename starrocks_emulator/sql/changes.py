@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import duckdb
 from sqlglot import exp
 
+from starrocks_emulator.sql.nested import constructed
 from starrocks_emulator.sql.session import LOCK_TIMEOUT, QuerySession, SqlError, analyzing_error
 from starrocks_emulator.sql.translate import duckdb_sql, target_of
 from starrocks_emulator.tables.apply import Manner, MissingDefault, apply_rows
-from starrocks_emulator.tables.catalog import Table
+from starrocks_emulator.tables.catalog import Column, Table
 from starrocks_emulator.tables.engine import WaitedTooLong
 from starrocks_emulator.tables.judge import judged_sql, verdict, written_columns
 from starrocks_emulator.tables.mapping import ColumnMapping
@@ -43,7 +44,9 @@ def insert(store: Store, session: QuerySession, cursor: duckdb.DuckDBPyConnectio
     column_list = target.expressions if isinstance(target, exp.Schema) else []
     table = target_of(store, session, target.this if column_list else target, "INSERT")
     columns = _columns(table, [part.name for part in column_list])
-    source = _inserted_fields(store, session, cursor, tree, len(columns))
+    source = _inserted_fields(
+        store, session, cursor, tree, [column for name in columns if (column := table.column(name))]
+    )
     plan = Plan(table, CsvLayout(), ColumnMapping(columns), strict=True)
     for column in table.columns:
         if column.name not in columns and not column.nullable and column.default is None:
@@ -109,25 +112,36 @@ def _as_source(sql: str) -> str:
 
 
 def _inserted_fields(
-    store: Store, session: QuerySession, cursor: duckdb.DuckDBPyConnection, tree: exp.Insert, width: int
+    store: Store,
+    session: QuerySession,
+    cursor: duckdb.DuckDBPyConnection,
+    tree: exp.Insert,
+    columns: Sequence[Column],
 ) -> str:
     """The inserted rows in the shape that the judge reads."""
     query = tree.expression
     if isinstance(query, exp.Values):
         for row in query.expressions:
-            _check_width(len(row.expressions), width)
+            _check_width(len(row.expressions), len(columns))
         lists = [
             exp.Tuple(
-                expressions=[exp.Array(expressions=[exp.cast(value.copy(), "varchar") for value in row.expressions])]
+                expressions=[
+                    exp.Array(
+                        expressions=[
+                            exp.cast(constructed(value, column.type.text), "varchar")
+                            for value, column in zip(row.expressions, columns, strict=True)
+                        ]
+                    )
+                ]
             )
             for row in query.expressions
         ]
         return _as_source(duckdb_sql(store, session, cursor, exp.Values(expressions=lists)))
     sql = duckdb_sql(store, session, cursor, query)
     description = cursor.execute(f"SELECT * FROM ({sql}) LIMIT 0").description or []
-    _check_width(len(description), width)
-    names = ", ".join(f"c{place}" for place in range(width))
-    casts = ", ".join(f"CAST(c{place} AS VARCHAR)" for place in range(width))
+    _check_width(len(description), len(columns))
+    names = ", ".join(f"c{place}" for place in range(len(columns)))
+    casts = ", ".join(f"CAST(c{place} AS VARCHAR)" for place in range(len(columns)))
     return _as_source(f"SELECT [{casts}] FROM ({sql}) AS inserted({names})")
 
 

@@ -56,9 +56,10 @@ _VARIABLES = {
 }
 
 
-def analyzing_error(message: str) -> str:
-    """The server's text for a statement that it can parse, and not run."""
-    return f"Getting analyzing error. Detail message: {message}" + ("" if message.endswith(".") else ".")
+def analyzing_error(message: str, part: tuple[int, int] | None = None) -> str:
+    """The server's text for a statement that it can parse, and not run; `part` has the columns of its wrong part."""
+    where = f" from line 1, column {part[0]} to line 1, column {part[1]}" if part else ""
+    return f"Getting analyzing error{where}. Detail message: {message}" + ("" if message.endswith(".") else ".")
 
 
 class SqlError(Exception):

@@ -19,6 +19,7 @@ from sqlglot.errors import SqlglotError, TokenError
 
 from starrocks_emulator.sql import changes, definitions
 from starrocks_emulator.sql.ddl import Dialect
+from starrocks_emulator.sql.nested import writers
 from starrocks_emulator.sql.session import (
     DENIED,
     FORWARD_MODE,
@@ -31,7 +32,7 @@ from starrocks_emulator.sql.session import (
     no_replica,
 )
 from starrocks_emulator.sql.show import is_show, show
-from starrocks_emulator.sql.translate import INFORMATION_SCHEMA, duckdb_sql, with_names
+from starrocks_emulator.sql.translate import INFORMATION_SCHEMA, duckdb_sql, types_of, with_names
 from starrocks_emulator.tables.catalog import CatalogError
 from starrocks_emulator.tables.sets import KEPT_AS
 from starrocks_emulator.users import Denied, UserError, is_about_users
@@ -207,6 +208,19 @@ def _select(store: Store, session: QuerySession, tree: exp.Query) -> Answer:
             place for place, (_, kind) in enumerate(columns) if kind == KEPT_AS
         ]:  # as the server shows them
             rows = [tuple(None if place in hidden_places else value for place, value in enumerate(row)) for row in rows]
+        types = {name: column_type for name, (_, column_type) in types_of(store, session, tree).items()}
+        written = writers(tree, types, [name for name, _ in columns])
+        if any(written):
+            columns = [
+                (name, "VARCHAR" if write else kind) for (name, kind), write in zip(columns, written, strict=True)
+            ]
+            rows = [
+                tuple(
+                    write(value) if write and value is not None else value
+                    for write, value in zip(written, row, strict=True)
+                )
+                for row in rows
+            ]
         return Answer(columns, rows)
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import duckdb
 from sqlglot import exp
 
 from starrocks_emulator.sql import information_schema
+from starrocks_emulator.sql.nested import NestedColumns
 from starrocks_emulator.sql.session import NO_DATABASE, SYNTAX, QuerySession, SqlError, analyzing_error
 from starrocks_emulator.tables.catalog import UNKNOWN_TABLE, CatalogError, Table
 from starrocks_emulator.tables.sets import COUNTED_BY
+from starrocks_emulator.tables.types import ColumnType
 
 if TYPE_CHECKING:
     from starrocks_emulator.tables.store import Store
@@ -47,7 +49,7 @@ def duckdb_sql(store: Store, session: QuerySession, cursor: duckdb.DuckDBPyConne
     """The DuckDB statement for a parsed one; relations of information_schema that it reads are laid out on `cursor`."""
     names = {cte.alias.lower() for cte in tree.find_all(exp.CTE)}
     functions = _functions(session)
-    counting = _counting(store, session, tree)
+    counting, nested = _counting(store, session, tree), NestedColumns(types_of(store, session, tree))
 
     def rewrite(node: exp.Expr) -> exp.Expr:
         if isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier):
@@ -63,12 +65,20 @@ def duckdb_sql(store: Store, session: QuerySession, cursor: duckdb.DuckDBPyConne
             return exp.Anonymous(this=function_name, expressions=[argument]) if function_name else node
         if isinstance(node, exp.CurrentTimestamp):
             return _now()
+        if (as_json := nested.rewritten(node)) is not None:
+            return as_json
         function = functions.get(node.sql_name() if isinstance(node, exp.Func) else "")
         if isinstance(node, exp.Anonymous):
             function = functions.get(node.name.upper())
         return function() if function else node
 
     return _with_escapes(tree.copy().transform(rewrite, copy=False)).sql(dialect="duckdb", copy=False)
+
+
+def types_of(store: Store, session: QuerySession, tree: exp.Expr) -> Mapping[str, tuple[Table, ColumnType]]:
+    """The columns of the tables that `tree` reads, by their names in lower case, with table and type."""
+    tables = [store.registry.find(node.db or session.database, node.name) for node in tree.find_all(exp.Table)]
+    return {column.name.lower(): (table, column.type) for table in tables if table for column in table.columns}
 
 
 def _counting(store: Store, session: QuerySession, tree: exp.Expr) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""BITMAP and HLL columns: sets of numbers, kept as lists, and StarRocks' functions over them in DuckDB; JSON.
+"""BITMAP and HLL columns: sets of numbers, kept as lists, and StarRocks' functions over them in DuckDB.
 
 A set is counted exactly, also one of an HLL column, which a server estimates beyond 160 values. `bitmap_hash` gives the
 server's very numbers (MurmurHash3 of 32 bits); the hashes of an HLL are DuckDB's, which nothing shows.
@@ -6,10 +6,11 @@ server's very numbers (MurmurHash3 of 32 bits); the hashes of an HLL are DuckDB'
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 
 import duckdb
+
+from starrocks_emulator.tables.nested import nested_json, sorted_json
 
 KEPT_AS = "UBIGINT[]"
 LOADED_BY: Mapping[str, tuple[str, ...]] = {
@@ -62,17 +63,10 @@ def _turned(word: int, bits: int) -> int:
     return ((word << bits) & _MASK) | (word >> (32 - bits))
 
 
-def sorted_json(text: str) -> str:
-    """A JSON value as the server shows it: keys in order, a space after each comma and colon (wire contract 5.11)."""
-    try:
-        return json.dumps(json.loads(text), sort_keys=True, ensure_ascii=False)
-    except ValueError:  # DuckDB may evaluate what a CASE leaves out
-        return text
-
-
 def define_functions(cursor: duckdb.DuckDBPyConnection) -> None:
     """Make the functions known to every session of the database."""
     cursor.create_function("sorted_json", sorted_json, ["VARCHAR"], "VARCHAR")
+    cursor.create_function("nested_json", nested_json, ["VARCHAR", "VARCHAR"], "VARCHAR")
     cursor.create_function("murmur3", murmur3, ["VARCHAR"], "UBIGINT")
     for head, body in _FUNCTIONS.items():
         cursor.execute(f"CREATE OR REPLACE MACRO {head} AS {body}")

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from starrocks_txn_sink.coordinator.model import FILLED, TYPE_MARK, MissingColumns
 from starrocks_txn_sink.errors import UnknownColumn
 from starrocks_txn_sink.rows import columns, segments
-from starrocks_txn_sink.rows.unchanged import UnchangedValues, refuse_unchanged
+from starrocks_txn_sink.rows.unchanged import UnchangedValues, refuse_unchanged, unchanged_names
 from starrocks_txn_sink.rows.value_kinds import ValueKind, kind_of, members_of, type_for
 
 NewRows = Callable[[pa.Array, pa.Array], list[int] | None]
@@ -106,17 +106,18 @@ class MemberNames:
         text = batch.column(columns.PAYLOAD)[row].cast(pa.large_binary()).as_py()
         names = _names_in(text)
         place = segments.place_of(batch, row, " at ", _PLACE)
+        unchanged: Sequence[str] = ()
         if names is not None and names[-1:] == (columns.UNCHANGED,):
             if self.lacking is None or self.columns_of(table, False) is not None:  # else it is to be created first
                 self._note_unchanged(table, text, place)
-            names = names[:-1]
+            names, unchanged = names[:-1], unchanged_names(text)
         if names is None or not self.wants(table):
             return
         if columns.OWN_OP in names:
             if self.lacking is not None and self.columns_of(table, False) is None:  # where could it delete?
                 self.lacking.watch(table, [name for name in names if name != columns.OWN_OP], deletes=True)
             return
-        self.by_table.setdefault(table, set()).update(names)
+        self.by_table.setdefault(table, set()).update(names, unchanged)  # the source has those columns, too
         if self.refuse and self._unknown(table, names, False) and (unknown := self._unknown(table, names, True)):
             if self.lacking is None:
                 raise _unknown_column(table, unknown, text, place, self.types_of)

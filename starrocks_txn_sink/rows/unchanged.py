@@ -10,6 +10,7 @@ A row says it with its last member, UNCHANGED. `rows.body` asks for the rows of 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.coordinator.model import SEPARATOR
-from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.errors import InputError, QueryRefused
 from starrocks_txn_sink.options.table_rules import DELETED
 from starrocks_txn_sink.protocol.ledger import identifier
 from starrocks_txn_sink.rows.columns import OWN_OP, UNCHANGED
@@ -40,6 +41,8 @@ _KEYS_A_QUERY: Final = 500
 _NESTED: Final = ("array", "map", "struct")
 OPAQUE: Final = ("varbinary", "binary", "bitmap", "hll", "percentile")
 """Types whose values no query returns as a load takes them."""
+_OPAQUE_TYPE: Final = re.compile(rf"(?:^|[<,:(\s])(?:{'|'.join(OPAQUE)})\b")
+"""One of them as a column's type, or inside of a nested one."""
 _REMEDY: Final = (
     "At the source, give each change all values (PostgreSQL: ALTER TABLE … REPLICA IDENTITY FULL), or leave the column "
     'out; see docs/guides/debezium.md, "Values that did not change".'
@@ -52,9 +55,15 @@ def with_unchanged(members_of_row: Mapping[str, tuple[Any, str]], unchanged: Seq
     return _row({**named_members, UNCHANGED: json.dumps(list(unchanged), ensure_ascii=False)})
 
 
+def unchanged_names(text: bytes) -> list[str]:
+    """The columns that a row with the member UNCHANGED leaves out."""
+    names: list[str] = json.loads(members(text[len(SEPARATOR) :].decode())[UNCHANGED][1])
+    return names
+
+
 def refuse_unchanged(table: str, text: bytes, place: str) -> None:
     """Raise InputError for a row of a table whose key the sink does not know."""
-    names = ", ".join(json.loads(members(text[len(SEPARATOR) :].decode())[UNCHANGED][1]))
+    names = ", ".join(unchanged_names(text))
     state = f"has columns without a value, because it did not change ({names})" if names else "is deleted, and stays"
     raise InputError(
         f"A row of table {table} {state}{place}, and the sink cannot look its values up: the table has no primary key, "
@@ -137,7 +146,7 @@ class UnchangedValues:
         """The values of `columns` in the table, as JSON, for the key of each row; None where it has no such row."""
         types = {str(name): str(kind).lower() for name, kind in self.query(_TYPES, (self.database, table))}
         for name in columns:
-            if name not in types or types[name].startswith(OPAQUE):
+            if name not in types or _OPAQUE_TYPE.search(types[name]):
                 lacks = f"of type {types[name]}" if name in types else "not in the table"
                 raise InputError(
                     f"A row of table {table} leaves out column {name}, because its value did not change, and the sink "
@@ -147,19 +156,33 @@ class UnchangedValues:
                 )
         selected = [f"CAST({_quoted(column.name)} AS VARCHAR)" for column in key]
         selected += [_expression(name, types[name]) for name in columns]
+        maps = [name for name in columns if types[name].startswith("map")]
+        selected += [f"map_size({_quoted(name)})" for name in maps]
         condition = " AND ".join(f"{_quoted(column.name)} = %s" for column in key)
         parameters = tuple(_parameter(column.key_type, row[column.field]) for row in rows for column in key)
-        rows_read = self.query(
+        statement = (
             f"SELECT {', '.join(selected)} FROM {_quoted(self.database, table)} "
-            f"WHERE {' OR '.join([f'({condition})'] * len(rows))}",
-            parameters,
+            f"WHERE {' OR '.join([f'({condition})'] * len(rows))}"
         )
+        try:
+            rows_read = self.query(statement, parameters)
+        except QueryRefused as error:
+            raise QueryRefused(
+                f"Rows of table {table} leave out {', '.join(columns)}, because the value did not change, and "
+                f"StarRocks refused to read it from the table: {error.message}",
+                hint=f"Let the user SELECT from the table. {_REMEDY}",
+                table=table,
+                **error.context,
+            ) from error
         names = [column.field for column in key]
         read = [_row(dict(zip(names, map(json.dumps, map(str, values)), strict=False))) for values in rows_read]
         key_rows = [_row({name: row[name] for name in names}) for row in rows]
         forms = _forms([*key_rows, *read], key)
+        for values in rows_read:
+            sizes = dict(zip(maps, values[len(key) + len(columns) :], strict=True))
+            _check_maps(table, dict(zip(columns, values[len(key) :], strict=False)), sizes)
         by_key = {
-            form: {name: _json(value, types[name]) for name, value in zip(columns, values[len(key) :], strict=True)}
+            form: {name: _json(value, types[name]) for name, value in zip(columns, values[len(key) :], strict=False)}
             for form, values in zip(forms[len(key_rows) :], rows_read, strict=True)
         }
         return [by_key.get(form) for form in forms[: len(key_rows)]]
@@ -225,12 +248,27 @@ def _quoted(*names: str) -> str:
 
 
 def _expression(name: str, kind: str) -> str:
-    """The SQL for a column's value: JSON as JSON, because a cast of it to text may take a string's quotes away."""
+    """The SQL for a column's value: JSON as JSON, because a cast of it to text may take a string's quotes away.
+
+    The bare column of an ARRAY, MAP or STRUCT is no JSON where a text has a control character (wire contract 5.12).
+    """
     if kind.startswith("json"):
         return _quoted(name)
-    if kind.startswith("array"):
-        return f"CAST({_quoted(name)} AS JSON)"
+    if kind.startswith("array"):  # StarRocks makes no JSON of an ARRAY, but of a STRUCT with one (wire contract 5.12)
+        return f"json_query(to_json(row({_quoted(name)})), '$.col1')"
     return f"to_json({_quoted(name)})" if kind.startswith(_NESTED) else f"CAST({_quoted(name)} AS VARCHAR)"
+
+
+def _check_maps(table: str, values: Mapping[str, Any], sizes: Mapping[str, Any]) -> None:
+    """Raise InputError for a MAP whose JSON lacks an entry: the server leaves out one whose key is an empty text."""
+    for name, size in sizes.items():
+        if values[name] is not None and len(json.loads(values[name])) != int(size):
+            raise InputError(
+                f"A row of table {table} leaves out column {name}, because its value did not change, and the sink "
+                "cannot look it up: the server makes no JSON of a MAP with an empty key.",
+                hint=_REMEDY,
+                table=table,
+            )
 
 
 def _parameter(kind: KeyType, raw: str) -> object:

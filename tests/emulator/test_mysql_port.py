@@ -89,7 +89,7 @@ def test_values_of_all_types_come_back(listener: QueryListener) -> None:
                 b"x",
                 '{"a": 1}',
                 1.5,
-                2**80,
+                str(2**80),
                 "é'\"%",
                 None,
             ),

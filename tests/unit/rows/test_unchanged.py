@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from starrocks_txn_sink.coordinator.model import Chunk, LoadAction, RowIndex
-from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.errors import InputError, QueryRefused
 from starrocks_txn_sink.rows.body import UniqueRows, with_unchanged_values
 from starrocks_txn_sink.rows.columns import DELETING, UNCHANGED
 from starrocks_txn_sink.rows.keys import KeyColumn
@@ -23,6 +23,7 @@ from tests.support.model_server import ModelServer
 
 KEYS = {"t": [KeyColumn.of("id", "BIGINT", None)]}
 TYPES = {"id": "bigint(20)", "note": "varchar(65533)", "doc": "json", "tags": "array<int(11)>", "raw": "varbinary"}
+TYPES["raws"] = "array<varbinary>"
 IN_TABLE = {n: {"note": f"it's {n}", "doc": f'{{"n": {n}.10}}', "tags": "[1,2]"} for n in range(5)}
 
 
@@ -131,7 +132,10 @@ def test_values_come_from_the_table_as_json_of_their_types_and_many_keys_take_on
     rows = sent(unique(table), [text({"id": n, "n": n}, "note", "doc", "tags") for n in (3, 1)])
     assert rows == [{"id": n, "n": n, "note": f"it's {n}", "doc": {"n": n + 0.1}, "tags": [1, 2]} for n in (3, 1)]
     assert len(table.statements) == 2
-    assert "SELECT CAST(`id` AS VARCHAR), `doc`, CAST(`note` AS VARCHAR), CAST(`tags` AS JSON) " in table.statements[1]
+    assert (
+        "SELECT CAST(`id` AS VARCHAR), `doc`, CAST(`note` AS VARCHAR), json_query(to_json(row(`tags`)), '$.col1') "
+        in table.statements[1]
+    )
 
 
 def test_a_load_without_such_rows_asks_nothing() -> None:
@@ -161,6 +165,7 @@ def test_rows_of_a_dead_letter_are_completed_one_by_one() -> None:
         ([deleted(1), text({"id": 1}, "note")], "has no row with this key"),
         ([text({"id": None}, "note")], "has no row with this key"),
         ([text({"id": 1}, "raw")], "leaves out column raw.*of type varbinary"),
+        ([text({"id": 1}, "raws")], "leaves out column raws.*of type array<varbinary>"),
         ([text({"id": 1}, "gone")], "leaves out column gone.*not in the table"),
     ],
 )
@@ -168,6 +173,19 @@ def test_a_value_that_is_nowhere_is_an_error(rows: list[bytes], message: str) ->
     with pytest.raises(InputError, match=message) as failure:
         sent(unique(Table()), rows)
     assert "REPLICA IDENTITY FULL" in str(failure.value.advice)
+
+
+def test_a_refused_read_names_table_and_columns() -> None:
+    def refused(sql: str, _: tuple[object, ...]) -> list[tuple[Any, ...]]:
+        if "information_schema" in sql:
+            return list(TYPES.items())
+        raise QueryRefused("StarRocks refused a statement over the MySQL protocol: no", place="leader", number=1064)
+
+    subject = UniqueRows(KEYS, UnchangedValues("shop", refused, KEYS, {"t"}))
+    with pytest.raises(QueryRefused, match=r"Rows of table t leave out note, tags,.*refused to read") as failure:
+        sent(subject, [text({"id": 1}, "note", "tags")])
+    assert "REPLICA IDENTITY FULL" in failure.value.advice
+    assert failure.value.context == {"table": "t", "place": "leader", "number": 1064}
 
 
 def test_the_mark_is_in_no_string() -> None:
@@ -203,7 +221,7 @@ def test_a_row_with_unchanged_columns_marks_its_table() -> None:
     )  # fmt: skip
     names(batch)
     assert completed.tables == {"t"}
-    assert names.by_table == {"t": {"id", "n"}}
+    assert names.by_table == {"t": {"id", "n", "note"}}, "the source has lost no column"
 
 
 def test_a_held_lane_takes_values_from_chunks_that_it_sends_later() -> None:
