@@ -27,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     generations = "behaviour: B (4.0.7 and later, the default) or C (newer)"
     parser.add_argument("--generation", choices=[entry.value for entry in Generation], default="B", help=generations)
     parser.add_argument("--backends", type=int, default=1, help="number of backend listeners (default 1)")
+    parser.add_argument("--cores", type=int, default=2, help="cores of each backend (default 2)")
     parser.add_argument("--followers", type=int, default=0, help="number of follower frontends (default 0)")
     parser.add_argument("--fault-plan", type=Path, help="JSON file with the faults to commit")
     parser.add_argument("--limits", type=json.loads, default={}, help="JSON object of server limits, by their names")
@@ -121,6 +122,7 @@ def _settings(args: argparse.Namespace) -> Settings:
         limits,
         RowOrder(args.row_order),
         args.row_order_seed,
+        cores=args.cores,
     )
 
 

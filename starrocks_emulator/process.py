@@ -71,6 +71,7 @@ class EmulatorProcess(RunningServer):
             "--query-port": self._where.get("query_port", settings.query_port),
             "--generation": settings.generation.value,
             "--backends": settings.backends,
+            "--cores": settings.cores,
             "--followers": settings.followers,
             "--row-order": settings.row_order.value,
             "--row-order-seed": settings.row_order_seed,

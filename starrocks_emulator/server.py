@@ -16,7 +16,7 @@ from starrocks_emulator.http.fe import FollowerFrontend, LeaderFrontend
 from starrocks_emulator.http.listener import Listener
 from starrocks_emulator.settings import SettingError, Settings
 from starrocks_emulator.sql.ddl import require_extensible_sqlglot
-from starrocks_emulator.sql.information_schema import load_rows, stream_load_rows, transaction_rows
+from starrocks_emulator.sql.information_schema import be_config_rows, load_rows, stream_load_rows, transaction_rows
 from starrocks_emulator.sql.mysql import QueryGate, QueryListener
 from starrocks_emulator.sql.scan import ScanListener
 from starrocks_emulator.sql.statements import LaggingStore
@@ -25,9 +25,10 @@ from starrocks_emulator.tables.store import Store
 from starrocks_emulator.transactions.backend import Backend, body_names
 from starrocks_emulator.transactions.commit import Committer, Publisher
 from starrocks_emulator.transactions.frontend import Frontend, refresh_committed
-from starrocks_emulator.transactions.memory import Clock, FrontendMemory, SystemClock
+from starrocks_emulator.transactions.memory import Clock, FrontendMemory, SystemClock, scan_threads
 from starrocks_emulator.transactions.merging import Merging
 from starrocks_emulator.transactions.messages import Credentials
+from starrocks_emulator.transactions.scan_threads import Scans, ScanThreads
 from starrocks_emulator.transactions.single import SingleTable
 from starrocks_emulator.users import Users
 
@@ -104,7 +105,7 @@ class Emulator(RunningServer):
             alter_seconds=settings.alter_seconds,
         )
         self._stack.callback(store.close)
-        memory = self._memory = FrontendMemory(settings, store, self._clock)
+        memory = self._memory = FrontendMemory(settings, store, self._clock, stopped=self._stopping.is_set)
         publisher = self._publisher = Publisher(self._publish)
         self._users = Users(settings.user, settings.password)
         credentials = Credentials(self._users)
@@ -112,7 +113,15 @@ class Emulator(RunningServer):
             self.faults, Levers(self._stopping.wait, memory.forget, self.restart_frontend, self._lose_backends)
         )
         names = body_names()
-        backends = [Backend(store, settings.limits, names) for _ in range(settings.backends)]
+        backends = [
+            Backend(store, settings.limits, names, scan_threads(memory, settings.cores))
+            for _ in range(settings.backends)
+        ]
+        self._scans = Scans(
+            lambda: [backend.threads for backend in backends if backend.alive],
+            memory.waiting_commits,
+            self._clock.monotonic,
+        )
         single = SingleTable(memory, publisher, backends)
         merging = Merging(single)
         for place, backend in enumerate(backends):
@@ -138,6 +147,7 @@ class Emulator(RunningServer):
         for place in range(settings.followers):
             self._followers.append(self._listen(0, follower, f"fe-follower-{place}"))
         store.add_virtual_table("information_schema", "loads", lambda: load_rows(memory))
+        store.add_virtual_table("information_schema", "be_configs", lambda: be_config_rows(memory, settings.backends))
         store.add_virtual_table("proc", "stream_loads", lambda: stream_load_rows(memory))
         store.add_virtual_table("proc", "transactions", lambda: transaction_rows(memory))
         self._query = self._answer_queries(store, settings.query_port, self.fe_port)
@@ -161,6 +171,8 @@ class Emulator(RunningServer):
             backends_alive=lambda: any(backend.alive for backend, _ in self._backends),
             config=self._memory.configuration,
             gate=QueryGate(self.faults, self._stopping.wait),
+            scans=self._scans,
+            cores=self.settings.cores,
             peers=lambda: tuple(
                 listener_.frontend for listener_ in self._query_listeners() if listener_ is not listener
             ),
@@ -220,6 +232,11 @@ class Emulator(RunningServer):
     @property
     def store(self) -> Store:
         return _started(self._store)
+
+    @property
+    def scan_threads(self) -> list[ScanThreads]:
+        """Those of each backend."""
+        return [backend.threads for backend, _ in self._backends]
 
     # --- what may happen to it ----------------------------------------------------------------------------------------
 

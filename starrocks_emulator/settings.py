@@ -75,6 +75,7 @@ class Settings:
     a follower's query port shows an older state until `catch_up`.
 
     `row_order` says how rows of one key inside one transaction follow each other; the server promises nothing.
+    `cores` are those of each backend, which has scan threads by them (wire contract 4.16).
     `alter_seconds`: ALTER of columns takes so long, in the background, as one that rewrites rows does.
     `second_clock`: in generation B a transaction that is open for `query_timeout` fails at its commit, which a
     frontend of 4.1.1 was not seen to do (wire contract 4.12).
@@ -97,15 +98,18 @@ class Settings:
     loads_stay_preparing: bool = False
     alter_seconds: float = 0.0
     second_clock: bool = False
+    cores: int = 2
 
 
 class Configuration:
-    """Settings of a running frontend, for all its parts: ADMIN SET FRONTEND CONFIG replaces `limits`."""
+    """Settings of running servers, for all their parts: ADMIN SET FRONTEND CONFIG replaces `limits`, and UPDATE of
+    information_schema.be_configs changes `of_backends`, by name: value, type, and whether it can be changed."""
 
     def __init__(self, settings: Settings) -> None:
         self.limits = settings.limits
         self._replicas = 3 if settings.backends >= 3 else 1
         self._rest = dict(_CONFIGURATION)
+        self.of_backends = dict(_OF_BACKENDS)
 
     @property
     def shown(self) -> Mapping[str, tuple[str, str, bool]]:
@@ -116,6 +120,19 @@ class Configuration:
             **{name: (_number(getattr(self.limits, name)), "int", False) for name in _FIXED},
             "default_replication_num": (self.default_replicas, "short", True),
         }
+
+    @property
+    def scan_threads_per_core(self) -> int:
+        return int(self.of_backends[SCAN_THREADS][0])
+
+    def change_backends(self, name: str, text: str) -> None:
+        """Change one setting of all backends from now on; raises SettingError."""
+        _, kind, mutable = self.of_backends.get(name, ("", "", False))
+        if not mutable:
+            raise SettingError(f"Config '{name}' does not exist or is not mutable")
+        if re.fullmatch(r"[0-9]{1,9}", text) is None:
+            raise SettingError(f"Config '{name}' wants a value of the type {kind}, not '{text}'")
+        self.of_backends[name] = (text, kind, mutable)
 
     @property
     def default_replicas(self) -> str:
@@ -155,6 +172,12 @@ _CONFIGURATION = {
     "ssl_force_secure_transport": ("false", "boolean", False),
 }
 """Settings of a frontend that nothing here depends on, as a frontend of 4.1 shows them."""
+SCAN_THREADS = "pipeline_connector_scan_thread_num_per_cpu"
+_OF_BACKENDS = {
+    SCAN_THREADS: ("8", "int", True),
+    "tablet_max_versions": ("1000", "int", True),
+}
+"""Settings of a backend, with the values of 4.1.1."""
 
 
 def _number(value: float) -> str:

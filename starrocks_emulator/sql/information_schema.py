@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from starrocks_emulator.sql.session import FIRST_BACKEND
 from starrocks_emulator.tables.catalog import Column, Model, Table
 from starrocks_emulator.transactions.labels import LabelState, Registered, Task
 from starrocks_emulator.transactions.memory import FrontendMemory, TableLoad
@@ -58,7 +59,7 @@ _SHAPES: dict[str, dict[str, pa.DataType]] = {
         **_shape("RUNTIME_DETAILS CREATE_TIME LOAD_START_TIME LOAD_COMMIT_TIME LOAD_FINISH_TIME PROPERTIES ERROR_MSG"),
         **_shape("TRACKING_SQL REJECTED_RECORD_PATH", "JOB_ID"),
     },
-    # Of backends: the emulator's have no tablets and no settings, so these have no rows.
+    # Of backends: the emulator's have no tablets, so be_tablets has no rows.
     "be_configs": _shape("NAME TYPE DEFAULT VALUE MUTABLE", "BE_ID"),
     "be_tablets": _shape("STATE TYPE", "BE_ID TABLE_ID PARTITION_ID TABLET_ID NUM_VERSION NUM_SEGMENT NUM_ROWSET"),
     "load_tracking_logs": _shape("ID LABEL DATABASE_NAME TABLE_NAME TYPE TRACKING_LOG", "JOB_ID"),
@@ -194,6 +195,15 @@ _OWN_ROWS: dict[str, Callable[[Store], Rows]] = {
     "tables_config": _tables_config,
     "load_tracking_logs": _tracking_logs,
 }
+
+
+def be_config_rows(memory: FrontendMemory, backends: int) -> list[dict[str, Any]]:
+    """The settings of each backend."""
+    return [
+        {"BE_ID": number, "NAME": name, "TYPE": kind, "DEFAULT": value, "VALUE": value, "MUTABLE": int(mutable)}
+        for number in range(FIRST_BACKEND, FIRST_BACKEND + backends)
+        for name, (value, kind, mutable) in sorted(memory.configuration.of_backends.items())
+    ]
 
 
 def load_rows(memory: FrontendMemory) -> list[dict[str, Any]]:

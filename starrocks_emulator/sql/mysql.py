@@ -31,12 +31,14 @@ from starrocks_emulator.sql.statements import LaggingStore, run, use
 from starrocks_emulator.sql.translate import INFORMATION_SCHEMA
 from starrocks_emulator.tables.catalog import UNKNOWN_DATABASE, CatalogError
 from starrocks_emulator.tables.store import Store
+from starrocks_emulator.transactions.scan_threads import Scans
 from starrocks_emulator.users import Users
 
 DEFAULT_VERSION = "4.0.7-emulator"
 _END_SECONDS = 5.0
 _START_SECONDS = 30.0
-_WORKERS = 32
+_WORKERS = 512
+"""Statements at a time: many may wait for a backend's threads while others are answered."""
 _COLUMN_TYPES = {
     "BOOLEAN": ColumnType.TINY,
     "TINYINT": ColumnType.TINY,
@@ -92,7 +94,8 @@ class QueryListener:
 
     `leader` says whether this frontend is the leader now, `peers` what the others are; `version` is what
     current_version() answers, `config` what ADMIN SHOW FRONTEND CONFIG shows and ADMIN SET changes; `gate` acts faults
-    out. `store` may be replaced while clients are connected: the frontend leads now, or follows.
+    out; statements wait for `scans`; backends have `cores`. `store` may be replaced while clients are connected: the
+    frontend leads now, or follows.
     """
 
     def __init__(
@@ -112,8 +115,11 @@ class QueryListener:
         peers: Callable[[], tuple[FrontendInfo, ...]] = tuple,
         config: Configuration | None = None,
         gate: QueryGate | None = None,
+        scans: Scans | None = None,
+        cores: int = 1,
     ) -> None:
         self.port = port
+        self._scans, self._cores = scans, cores
         self.store = store
         self._host = host
         self._users = users or Users(user, password)
@@ -179,6 +185,8 @@ class QueryListener:
     def _session(self) -> _Session:
         assert self._workers is not None
         state = QuerySession(version=self._version, users=self._users)
+        if self._scans is not None:
+            state.scans = self._scans
         return _Session(lambda: self.store, self._workers, self._frontend, state, self._gate)
 
     def _frontend(self) -> FrontendInfo:
@@ -188,8 +196,9 @@ class QueryListener:
     def frontend(self) -> FrontendInfo:
         """This frontend as another one shows it."""
         http_port, be_http_ports = self._ports
+        alive, leader = self._backends_alive(), self._leader()
         return FrontendInfo(
-            self._host, http_port, self.port, be_http_ports(), self._backends_alive(), leader=self._leader()
+            self._host, http_port, self.port, be_http_ports(), alive, leader=leader, cores=self._cores
         )
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from starrocks_emulator.settings import Configuration, Settings
+from starrocks_emulator.transactions.scan_threads import Scans, ScanTimedOut, WaitingCommits
 from starrocks_emulator.users import Rights, Users
 
 SYNTAX, NO_DATABASE, UNKNOWN_ERROR, LOCK_TIMEOUT, DENIED = 1064, 1046, 1105, 1205, 5203
@@ -62,6 +64,10 @@ def analyzing_error(message: str, part: tuple[int, int] | None = None) -> str:
     return f"Getting analyzing error{where}. Detail message: {message}" + ("" if message.endswith(".") else ".")
 
 
+FIRST_BACKEND = 10_001
+"""The number of the first backend; the others follow."""
+
+
 class SqlError(Exception):
     """A statement that failed; `code` is the MySQL error code that the client gets."""
 
@@ -83,6 +89,7 @@ class FrontendInfo:
     backends_alive: bool = True
     leader: bool = True
     peers: tuple[FrontendInfo, ...] = ()
+    cores: int = 1
     config: Configuration = field(default_factory=lambda: Configuration(Settings()))
 
 
@@ -103,7 +110,7 @@ def no_replica(frontend: FrontendInfo) -> str:
 
 @dataclass(slots=True)
 class QuerySession:
-    """What a client has set: the current database and variables; and what it sees of the server."""
+    """What a client has set: the current database and variables; and what it sees of the server, and waits for."""
 
     database: str = ""
     user: str = "root"
@@ -111,6 +118,7 @@ class QuerySession:
     connection_id: int = 0
     frontend: FrontendInfo = field(default_factory=FrontendInfo)
     users: Users = field(default_factory=lambda: Users("root", ""))
+    scans: Scans = field(default_factory=lambda: Scans(tuple, WaitingCommits(lambda: 0.0, bool), lambda: 0.0))
     variables: dict[str, str] = field(default_factory=lambda: dict(_VARIABLES))
 
     def __post_init__(self) -> None:
@@ -119,6 +127,20 @@ class QuerySession:
     @property
     def rights(self) -> Rights:
         return self.users.rights(self.user)
+
+    @property
+    def query_seconds(self) -> float:
+        """How long a query may take."""
+        return float(self.variables["query_timeout"])
+
+    @contextmanager
+    def limited(self) -> Iterator[None]:
+        """Give the server's error to a statement that has waited for too long inside."""
+        try:
+            yield
+        except ScanTimedOut as error:
+            seconds = f"{self.query_seconds:g}"
+            raise SqlError(f"Query reached its timeout of {seconds} seconds", UNKNOWN_ERROR) from error
 
     @property
     def locks_database(self) -> bool:

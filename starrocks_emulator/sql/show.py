@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from starrocks_emulator.settings import SettingError
 from starrocks_emulator.sql.session import (
+    FIRST_BACKEND,
     HIDDEN_VARIABLES,
     NO_DATABASE,
     Answer,
@@ -210,12 +211,12 @@ def _backends(store: Store, session: QuerySession, _match: re.Match[str]) -> Ans
     session.rights.require_system("OPERATE", "NODE")
     front, now = session.frontend, _time_of_heartbeat()
     space = ("0.000B", "1.000 GB", "1.000 GB", "0.00 %", "0.00 %")
-    use = ("1.000 GB", "0.00 %", 1, "1.000GB", 0, "0.00 %", "0.0 %", "N/A", "", "OK")
+    use = ("1.000 GB", "0.00 %", front.cores, "1.000GB", 0, "0.00 %", "0.0 %", "N/A", "", "OK")
     error = "" if front.backends_alive else "java.net.ConnectException: Connection refused"
     alive = (now, now, "false" if error else "true", "false", "false", len(store.registry.tables()))
     rows = [
         (number, front.host, 9050, 9060, port, 8060, *alive, *space, error, session.version, "{}", *use)
-        for number, port in enumerate(front.be_http_ports, 10001)
+        for number, port in enumerate(front.be_http_ports, FIRST_BACKEND)
     ]
     return text_answer(_BACKEND_COLUMNS, rows)
 
@@ -259,9 +260,14 @@ _STREAM_LOAD_COLUMNS = (
 
 
 def _stream_loads(store: Store, session: QuerySession, match: re.Match[str]) -> Answer:
-    """SHOW ALL STREAM LOAD: a row for each label and table, also of what has ended."""
+    """SHOW ALL STREAM LOAD: a row for each label and table, also of what has ended.
+
+    It waits while a commit of the label waits (wire contract 4.16).
+    """
     database = _database(session, match)
     store.registry.check_database(database)
+    with session.limited():
+        session.scans.lock(database, _bare(match["label"] or ""), session.query_seconds)
     rows = [
         tuple(row[name] for name in _STREAM_LOAD_COLUMNS)
         for row in store.virtual_tables.get(("proc", "stream_loads"), tuple)()

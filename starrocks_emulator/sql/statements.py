@@ -17,6 +17,7 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError, TokenError
 
+from starrocks_emulator.settings import SettingError
 from starrocks_emulator.sql import changes, definitions
 from starrocks_emulator.sql.ddl import Dialect
 from starrocks_emulator.sql.nested import writers
@@ -173,6 +174,8 @@ def _refuse_reserved(tree: exp.Expr) -> None:
 def _run_one(store: Store, session: QuerySession, tree: exp.Expr) -> Answer:
     if isinstance(tree, exp.Query):
         return _select(store, session, tree)
+    if isinstance(tree, exp.Update) and tree.this.db.lower() == INFORMATION_SCHEMA:
+        return _configure_backends(session, tree)
     for kind, change in _CHANGES:
         if isinstance(tree, kind):
             if not session.frontend.backends_alive:
@@ -194,13 +197,34 @@ def _run_one(store: Store, session: QuerySession, tree: exp.Expr) -> Answer:
     raise SqlError(analyzing_error("this statement cannot be served by the emulator."))
 
 
+def _configure_backends(session: QuerySession, tree: exp.Update) -> Answer:
+    """UPDATE information_schema.be_configs SET value = … WHERE name = …: a setting of all backends, from now on."""
+    session.rights.require_system("OPERATE")
+    where = tree.args.get("where")
+    condition = where.this if where is not None else None
+    assigned = {part.this.name.lower(): part.expression.name for part in tree.expressions}
+    is_served = tree.this.name.lower() == "be_configs" and set(assigned) == {"value"}
+    if not (is_served and isinstance(condition, exp.EQ) and condition.this.name.lower() == "name"):
+        raise SqlError(analyzing_error("only SET value = … WHERE name = … of be_configs can be served"))
+    try:
+        session.frontend.config.change_backends(condition.expression.name, assigned["value"])
+    except SettingError as error:
+        raise SqlError(str(error)) from error
+    return Answer()
+
+
 def _select(store: Store, session: QuerySession, tree: exp.Query) -> Answer:
     if not session.frontend.backends_alive and _needs_backend(tree):
         raise SqlError(no_backend(session.frontend))
     if not session.frontend.backends_alive and _needs_backend(tree):
         raise SqlError(no_backend(session.frontend))
     lock = store.engine.writing if session.locks_database else nullcontext()
-    with lock, store.engine.cursor() as cursor:
+    relations = {
+        node.name.lower()
+        for node in tree.find_all(exp.Table)
+        if (node.db or session.database).lower() == INFORMATION_SCHEMA
+    }
+    with session.limited(), session.scans.of(relations, session.query_seconds), lock, store.engine.cursor() as cursor:
         cursor.execute(duckdb_sql(store, session, cursor, tree))
         columns = [(str(column[0]), str(column[1])) for column in cursor.description or []]
         rows = cursor.fetchall()

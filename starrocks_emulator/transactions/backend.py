@@ -7,6 +7,7 @@ pinned.
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +18,7 @@ from typing import Any, Protocol
 from starrocks_emulator.settings import JSON_PAYLOAD_LIMIT, Limits
 from starrocks_emulator.tables.plan import PlanRejected
 from starrocks_emulator.transactions.messages import Body, Request, RowCounts, loaded_answer
+from starrocks_emulator.transactions.scan_threads import ScanThreads
 
 _MEBIBYTE = 1024 * 1024
 _FORMATS = frozenset({"csv", "json", "gzip", "bzip2", "lz4", "deflate", "zstd"})
@@ -96,7 +98,7 @@ class LoadContext:
 
     In multi mode the frontend opens it at the table's first load, with that load's plan. In single mode it is there
     from begin on, the backend has its first load planned, a load that fails calls `abandon`, and `overdue` says whether
-    the transaction's time has passed.
+    the transaction's time has passed. `ends_at` is the end of begin's timeout on the emulator's clock, in multi mode.
     """
 
     label: str
@@ -107,6 +109,7 @@ class LoadContext:
     plan: Any = None
     abandon: Callable[[str], None] | None = None
     overdue: Callable[[], bool] = lambda: False
+    ends_at: float = math.inf
     busy: threading.Lock = field(default_factory=threading.Lock)
     files: list[Path] = field(default_factory=list)
     half: bytes = b""
@@ -219,10 +222,14 @@ class ContextLost(Exception):
 
 
 class Backend:
-    """Holds the contexts of its tables and spools bodies into the storage's folder. Thread-safe."""
+    """Holds the contexts of its tables and spools bodies into the storage's folder. Thread-safe.
 
-    def __init__(self, storage: Storage, limits: Limits, names: Callable[[], str]) -> None:
+    `threads` read what it has taken; loads of one table have threads without limit (wire contract 4.16).
+    """
+
+    def __init__(self, storage: Storage, limits: Limits, names: Callable[[], str], threads: ScanThreads) -> None:
         self.address = ("127.0.0.1", 0)
+        self.threads = threads
         self.alive = True
         self._storage = storage
         self._limits = limits
@@ -265,6 +272,8 @@ class Backend:
             if context.plan is None:
                 self._plan(context, request)
             context.admit(request, body.length, self._limits)
+            if not context.single:
+                self.threads.hold(context.key, context.ends_at)
             started = time.monotonic()
             size = self._ingest(context, body, cut_after)
             return loaded_answer(context.label, context.txn_id, size, time.monotonic() - started)
@@ -383,6 +392,8 @@ class Backend:
             contexts = [self._contexts.pop(key) for key in doomed]
             for context in contexts:
                 context.closed = True
+        if not single:
+            self.threads.drop(label)
         for context in contexts:
             self._storage.drop_bodies(context.files)
 

@@ -1,8 +1,8 @@
 """Commit of a multi-table transaction, generations B and C (wire contract 2.2, 3.2, 4.9, 4.10, 4.11, 4.12, 4.13).
 
-Steps: 1. state check, COMMITING; 2. close the backends' contexts; 3. registration (B) or its proof (C); 4. the store
-judges and commits all tables in one; 5. COMMITED, or CANCELLED with the failing table's cause. A fault plan may hold a
-commit between COMMITTED and VISIBLE.
+Steps: 1. state check, COMMITING; 2. wait until the backends have read what was loaded, and close their contexts;
+3. registration (B) or its proof (C); 4. the store judges and commits all tables in one; 5. COMMITED, or CANCELLED with
+the failing table's cause. A fault plan may hold a commit between COMMITTED and VISIBLE.
 """
 
 from __future__ import annotations
@@ -134,8 +134,35 @@ class Committer:
             lost_tables = [table for table in task.tables if not memory.storage.has_table(task.database, table)]
             if lost_tables:
                 return self._lose(task, lost_tables[0])
+        if not self._read_to_the_end(task):
+            with memory.lock:
+                if task.state is TaskState.COMMITING:
+                    return self._fail(task, TableFailed("", _DEADLINE_CAUSE))
         with memory.commit_under_way():
             return self._commit_tables(task, faults)
+
+    def _read_to_the_end(self, task: Task) -> bool:
+        """End the loads and wait for their backends; False if the label's timeout passes (wire contract 4.16).
+
+        B ends a load when those before it are read, C all of them first. Other requests of the label are answered
+        meanwhile, but for those that read its loads.
+        """
+        memory, one_by_one = self._memory, self._memory.settings.generation is Generation.B
+        loads = [(task.tables[table].backend.threads, (task.label, table)) for table in sorted(task.tables)]
+        if not one_by_one:
+            for threads, key in loads:
+                threads.end(key)
+        with memory.waiting_commits.at(task.database, task.label):
+            for threads, key in loads:
+                threads.end(key)
+                if threads.wait(key, memory.clock.monotonic()):
+                    continue
+                with memory.lock:
+                    if task.state is TaskState.COMMITING and memory.history.get(task.txn_id) is None:
+                        memory.history.register(task.txn_id, task.label, task.database)
+                if not threads.wait(key, task.deadline):
+                    return False
+        return True
 
     def _second_clock_passed(self, task: Task) -> bool:
         """Generation B: whether the loads' own timeout has passed, which begin does not set (wire contract 4.12)."""

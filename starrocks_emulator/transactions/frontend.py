@@ -120,7 +120,9 @@ class Frontend:
                 if memory.settings.generation is Generation.C:
                     register(memory, task, running_limit)
                 properties = request.load_properties()
-                backend.open(LoadContext(task.label, task.database, table, task.txn_id, properties, plan))
+                context = LoadContext(task.label, task.database, table, task.txn_id, properties, plan)
+                context.ends_at = task.deadline
+                backend.open(context)
                 task.tables[table] = TableLoad(next(memory.ids), table, backend, memory.clock.wall())
             return _backend_of(task, table)
 

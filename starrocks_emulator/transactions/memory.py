@@ -24,6 +24,7 @@ from starrocks_emulator.transactions.labels import (
     timed_out,
     timeout_check_interval,
 )
+from starrocks_emulator.transactions.scan_threads import ScanThreads, WaitingCommits
 
 _RESTART_PATIENCE = 60.0
 
@@ -63,7 +64,10 @@ class TableLoad:
 
 @dataclass(slots=True)
 class FrontendMemory:
-    """Shared by the frontend's parts. `lock` guards tasks and history; it is never held over a commit or a plan."""
+    """Shared by the frontend's parts. `lock` guards tasks and history; it is never held over a commit or a plan.
+
+    `stopped` says that the emulator ends; `waiting_commits` are those that wait for their backends.
+    """
 
     settings: Settings
     storage: Storage
@@ -74,7 +78,9 @@ class FrontendMemory:
     holes: dict[int, float] = field(default_factory=dict)
     sweepers: list[Callable[[float], None]] = field(default_factory=list)
     ids: Iterator[int] = field(default_factory=lambda: itertools.count(10_001))
+    stopped: Callable[[], bool] = lambda: False
     configuration: Configuration = field(init=False)
+    waiting_commits: WaitingCommits = field(init=False)
     _numbers: dict[str, int] = field(default_factory=dict)
     _forgotten: list[str] = field(default_factory=list)
     _commits: threading.Condition = field(default_factory=threading.Condition)
@@ -85,6 +91,7 @@ class FrontendMemory:
 
     def __post_init__(self) -> None:
         self.configuration = Configuration(self.settings)
+        self.waiting_commits = WaitingCommits(self.clock.monotonic, self.stopped)
         now = self.clock.monotonic()
         self._next_clean = now + self.limits.label_clean_interval_second
         self._next_timeout_check = now + self._timeout_interval
@@ -232,3 +239,10 @@ class FrontendMemory:
             with self._commits:
                 self._restarting = False
                 self._commits.notify_all()
+
+
+def scan_threads(memory: FrontendMemory, cores: int) -> ScanThreads:
+    """The threads of a backend with so many cores."""
+    return ScanThreads(
+        lambda: cores * memory.configuration.scan_threads_per_core, memory.clock.monotonic, memory.stopped
+    )

@@ -15,7 +15,7 @@ from starrocks_emulator.transactions.backend import Backend, body_names
 from starrocks_emulator.transactions.commit import CommitFaults, Committer, Publisher
 from starrocks_emulator.transactions.frontend import Frontend, refresh_committed
 from starrocks_emulator.transactions.labels import Operation
-from starrocks_emulator.transactions.memory import FrontendMemory
+from starrocks_emulator.transactions.memory import FrontendMemory, scan_threads
 from starrocks_emulator.transactions.messages import Request, Thrown, transaction_parameters
 
 DATABASE = "shop"
@@ -144,7 +144,10 @@ class Stage:
         """What a new process would do over the same store."""
         self.memory = FrontendMemory(self.settings, self.store, self.clock)
         names = body_names()
-        self.backends = [Backend(self.store, self.settings.limits, names) for _ in range(2)]
+        self.backends = [
+            Backend(self.store, self.settings.limits, names, scan_threads(self.memory, self.settings.cores))
+            for _ in range(2)
+        ]
         self.frontend = Frontend(self.memory, self.backends)
         self.publisher = Publisher(self._publish)
         self.committer = Committer(self.memory, self.publisher)
