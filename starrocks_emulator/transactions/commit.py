@@ -160,7 +160,8 @@ class Committer:
                 with memory.lock:
                     if task.state is TaskState.COMMITING and memory.history.get(task.txn_id) is None:
                         memory.history.register(task.txn_id, task.label, task.database)
-                if not threads.wait(key, task.deadline):
+                threads.wait(key, task.deadline)
+                if memory.stopped() or memory.clock.monotonic() >= task.deadline:
                     return False
         return True
 
