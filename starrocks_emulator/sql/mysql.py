@@ -197,9 +197,7 @@ class QueryListener:
         """This frontend as another one shows it."""
         http_port, be_http_ports = self._ports
         alive, leader = self._backends_alive(), self._leader()
-        return FrontendInfo(
-            self._host, http_port, self.port, be_http_ports(), alive, leader=leader, cores=self._cores
-        )
+        return FrontendInfo(self._host, http_port, self.port, be_http_ports(), alive, leader=leader, cores=self._cores)
 
 
 class _Server(MysqlServer):  # type: ignore[misc]  # the library has no types

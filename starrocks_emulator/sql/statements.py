@@ -174,8 +174,6 @@ def _refuse_reserved(tree: exp.Expr) -> None:
 def _run_one(store: Store, session: QuerySession, tree: exp.Expr) -> Answer:
     if isinstance(tree, exp.Query):
         return _select(store, session, tree)
-    if isinstance(tree, exp.Update) and tree.this.db.lower() == INFORMATION_SCHEMA:
-        return _configure_backends(session, tree)
     for kind, change in _CHANGES:
         if isinstance(tree, kind):
             if not session.frontend.backends_alive:
@@ -197,7 +195,15 @@ def _run_one(store: Store, session: QuerySession, tree: exp.Expr) -> Answer:
     raise SqlError(analyzing_error("this statement cannot be served by the emulator."))
 
 
-def _configure_backends(session: QuerySession, tree: exp.Update) -> Answer:
+def _update(store: Store, session: QuerySession, cursor: duckdb.DuckDBPyConnection, tree: exp.Update) -> int:
+    """UPDATE of a table, or of the backends' settings."""
+    if tree.this.db.lower() != INFORMATION_SCHEMA:
+        return changes.update(store, session, cursor, tree)
+    _configure_backends(session, tree)
+    return 0
+
+
+def _configure_backends(session: QuerySession, tree: exp.Update) -> None:
     """UPDATE information_schema.be_configs SET value = … WHERE name = …: a setting of all backends, from now on."""
     session.rights.require_system("OPERATE")
     where = tree.args.get("where")
@@ -210,7 +216,6 @@ def _configure_backends(session: QuerySession, tree: exp.Update) -> Answer:
         session.frontend.config.change_backends(condition.expression.name, assigned["value"])
     except SettingError as error:
         raise SqlError(str(error)) from error
-    return Answer()
 
 
 def _select(store: Store, session: QuerySession, tree: exp.Query) -> Answer:
@@ -274,7 +279,7 @@ _Definition = Callable[["Store", QuerySession, Any], None]
 
 _CHANGES: tuple[tuple[type[exp.Expr], _Change], ...] = (
     (exp.Insert, changes.insert),
-    (exp.Update, changes.update),
+    (exp.Update, _update),
     (exp.Delete, changes.delete),
 )
 _DEFINITIONS: tuple[tuple[type[exp.Expr], _Definition], ...] = (
