@@ -47,7 +47,7 @@ class Stage:
     def waits(self, sql: str) -> bool:
         with pytest.raises(pymysql.err.OperationalError, match="timed out") as lost:
             query(self.emulator, sql, database="d", read_timeout=0.4)
-        return lost.value.args[0] == 2013
+        return bool(lost.value.args[0] == 2013)
 
 
 @pytest.fixture(params=Generation)
