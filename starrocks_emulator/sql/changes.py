@@ -52,7 +52,7 @@ def insert(store: Store, session: QuerySession, cursor: duckdb.DuckDBPyConnectio
         if column.name not in columns and not column.nullable and column.default is None:
             raise SqlError(f"'{column.name}' must be explicitly mentioned in column permutation")
     with changing(store, [(table.database, table.name)]), store.engine.transaction(cursor):
-        return _apply(cursor, plan, source)
+        return _apply(store, cursor, plan, source)
 
 
 def update(store: Store, session: QuerySession, cursor: duckdb.DuckDBPyConnection, tree: exp.Update) -> int:
@@ -77,7 +77,7 @@ def update(store: Store, session: QuerySession, cursor: duckdb.DuckDBPyConnectio
     source = _as_source(duckdb_sql(store, session, cursor, query))
     plan = Plan(table, CsvLayout(), ColumnMapping((*table.keys, *assigned)), strict=True, partial=True)
     with changing(store, [(table.database, table.name)]), store.engine.transaction(cursor):
-        return _apply(cursor, plan, source)
+        return _apply(store, cursor, plan, source)
 
 
 def delete(store: Store, session: QuerySession, cursor: duckdb.DuckDBPyConnection, tree: exp.Delete) -> int:
@@ -151,11 +151,13 @@ def _check_width(width: int, expected: int) -> None:
         raise SqlError(analyzing_error(message), 5604)
 
 
-def _apply(cursor: duckdb.DuckDBPyConnection, plan: Plan, source: str) -> int:
+def _apply(store: Store, cursor: duckdb.DuckDBPyConnection, plan: Plan, source: str) -> int:
     cursor.execute(f"CREATE OR REPLACE TEMP TABLE changed AS {judged_sql(plan, source)}")
     judgement = verdict(cursor, "changed")
     if judgement.filtered:
-        raise SqlError(f"Insert has filtered data. {judgement.reasons[0]}", 5604)
+        number = store.next_txn_id()
+        log = f"select tracking_log from information_schema.load_tracking_logs where job_id={number}"
+        raise SqlError(f"Insert has filtered data, txn_id = {number}, tracking sql = {log}")
     manner = Manner(tuple(column.name for column in written_columns(plan)), partial=plan.partial)
     try:
         apply_rows(cursor, plan.table, manner, "(SELECT rowid AS __arrival, * FROM changed)")

@@ -175,7 +175,7 @@ class _Altered:
                 f"{column_clause(existing)} and try again."
             )
         if not column.nullable and column.default is None:
-            raise CatalogError(f"Column {column.name}: a NOT NULL column needs a default to be added.")
+            raise CatalogError(f"Field '{column.name}' is not null but doesnt have a default value.")
         place = len(self.columns)
         position = action.args.get("position")
         if position is not None and position.args.get("position") == "AFTER":

@@ -276,7 +276,8 @@ class Backend:
                 self.threads.hold(context.key, context.ends_at)
             started = time.monotonic()
             size = self._ingest(context, body, cut_after)
-            return loaded_answer(context.label, context.txn_id, size, time.monotonic() - started)
+            table = context.database, context.table
+            return loaded_answer(table, context.label, context.txn_id, size, time.monotonic() - started)
         except LoadRefused as refused:
             if context.abandon is not None:
                 context.abandon(refused.message)
@@ -334,9 +335,9 @@ class Backend:
         finally:
             if not is_stored:
                 path.unlink(missing_ok=True)
-        if not is_stored:
+        if not is_stored and context.single:
             raise LoadRefused("ABORTED", "transaction is aborted")
-        return size
+        return size  # also of a label that was ended meanwhile, where the body goes nowhere (wire contract 4.8)
 
     def _spool(self, context: LoadContext, body: BodySource, path: Path, cut_after: int | None) -> int:
         view = memoryview(bytearray(PIECE if body.length is None else max(1, min(PIECE, body.length))))

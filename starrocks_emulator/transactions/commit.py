@@ -31,7 +31,7 @@ from starrocks_emulator.transactions.messages import (
 _DEADLINE_CAUSE = "coordinator could not finished before job timeout"
 _NO_CONTEXT = 'Cannot invoke "com.starrocks.qe.ConnectContext.getTxnId()" because "context" is null'
 _FAILED_TABLE = "commit failed: waitCoordFinish failed"
-_NO_ROWS_OF_B = (
+NO_ROWS_OF_B = (
     f"{NO_ROWS}. Possible causes: 1) all rows were filtered by load conditions, 2) all rows failed data "
     "quality/validation checks, or 3) upstream has no data. If this is acceptable, set `ADMIN SET FRONTEND CONFIG "
     "('empty_load_as_error' = 'false')` to ignore empty loads"
@@ -272,7 +272,7 @@ class Committer:
         if failure.table and not generation_b:
             cause = f"Failed to load table {failure.table}: {cause}"
         elif cause.startswith(NO_ROWS):
-            cause = _NO_ROWS_OF_B
+            cause = NO_ROWS_OF_B
         load: TableLoad | None = task.tables.get(failure.table)
         if load is not None:
             load.error = "" if generation_b else cause

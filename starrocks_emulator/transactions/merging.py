@@ -70,17 +70,15 @@ class Merging:
         try:
             seconds = self._single.timeout_of(request)
             window = self._take(backend, request, body, names, faults)
-            left_ms = int(window.left * 1000)
+            left = _times(request_id, int(window.left * 1000))
             if request.header("merge_commit_async") != "true":
                 _wait(window, seconds)
         except Refused as refused:
             label, txn_id = (window.live.entry.label, window.live.entry.txn_id) if window else ("", -1)
-            return not_streamed(label, txn_id, refused, (0, watch.milliseconds), RequestId=request_id, LeftTimeMs=0)
+            return not_streamed(label, txn_id, refused, (0, watch.milliseconds), **_times(request_id, 0))
         entry, size = window.live.entry, body.length or 0
         figures = size, watch.milliseconds
-        return stream_load_answer(
-            entry.label, entry.txn_id, "Success", "OK", (0, 0, 0), figures, RequestId=request_id, LeftTimeMs=left_ms
-        )
+        return stream_load_answer(entry.label, entry.txn_id, "Success", "OK", (0, 0, 0), figures, **left)
 
     def _take(
         self, backend: Backend, request: Request, body: BodySource, names: tuple[str, str], faults: CommitFaults
@@ -140,6 +138,12 @@ def _told(refused: Refused) -> str:
         f"Tracking URL: {refused.url}. Tracking SQL: "
         "SELECT tracking_log FROM information_schema.load_tracking_logs"
     )
+
+
+def _times(request_id: str, left_ms: int) -> dict[str, object]:
+    """What only a merged load's reply has (wire contract 11.3)."""
+    times = dict.fromkeys(("PendingTimeMs", "WaitPlanTimeMs", "WaitFinishTimeMs"), 0)
+    return {"RequestId": request_id, "LeftMergeTimeMs": left_ms, **times}
 
 
 def _wait(window: _Window, seconds: float) -> None:

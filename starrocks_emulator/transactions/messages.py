@@ -179,11 +179,15 @@ def cancelled_task(task_id: int, label: str, cause: str) -> str:
     return f"STREAM_LOAD_TASK:{task_id}, label{{{label}}}, error_msg{{cancel stream task for exception: {cause}}}"
 
 
-def loaded_answer(label: str, txn_id: int, load_bytes: int, seconds: float) -> Body:
-    """A backend's answer to an accepted load: bytes, never rows (wire contract 2.2)."""
+def backend_answer(status: str, message: str, database: str, table: str, **more: Any) -> Body:
+    """A backend's answer in a transaction; a refusal and a rollback name no table (wire contract 2.1)."""
+    return {"Status": status, "Message": message, "Db": database, "Table": table, **more}
+
+
+def loaded_answer(table: tuple[str, str], label: str, txn_id: int, load_bytes: int, seconds: float) -> Body:
+    """A backend's answer to an accepted load into `table` of a database: bytes, never rows (wire contract 2.2)."""
     return {
-        "Status": "OK",
-        "Message": "",
+        **backend_answer("OK", "", *table),
         "Label": label,
         "TxnId": txn_id,
         "LoadBytes": load_bytes,
@@ -225,10 +229,12 @@ def _rows(loaded: int, filtered: int, unselected: int) -> Body:
     }
 
 
-def single_mode_answer(label: str, txn_id: int, counts: RowCounts, load_bytes: int, milliseconds: int) -> Body:
+def single_mode_answer(
+    table: tuple[str, str], label: str, txn_id: int, counts: RowCounts, load_bytes: int, milliseconds: int
+) -> Body:
     """A backend's answer to commit and prepare in single mode (wire contract 2.3)."""
     return {
-        **ok(Label=label, TxnId=txn_id),
+        **backend_answer("OK", "", *table, Label=label, TxnId=txn_id),
         **_rows(counts.loaded, counts.filtered, counts.unselected),
         "LoadBytes": load_bytes,
         "LoadTimeMs": milliseconds,
@@ -238,7 +244,7 @@ def single_mode_answer(label: str, txn_id: int, counts: RowCounts, load_bytes: i
 
 def refused_answer(status: str, message: str, url: str = "", **more: Any) -> Body:
     """A backend's refusal in a transaction: neither Label nor TxnId, except where `more` says so."""
-    return {"Status": status, **more, "Message": message, **({"ErrorURL": url} if url else {})}
+    return {"Status": status, **more, **backend_answer(status, message, "", ""), **({"ErrorURL": url} if url else {})}
 
 
 def stream_load_answer(
@@ -286,7 +292,7 @@ def frontend_json(body: Mapping[str, Any]) -> Response:
 
 
 def backend_json(body: Mapping[str, Any]) -> Response:
-    return _json(200, body, indent=4)
+    return _json(200, body, indent=4, content_type="application/json")
 
 
 def single_line(body: Mapping[str, Any], status: int = 200) -> Response:
@@ -324,7 +330,9 @@ def _outside_of_operations(status: int, message: str) -> Response:
     return Response(status, _json(status, plain_failed(message), indent=None).body, _HTML)
 
 
-def _json(status: int, body: Mapping[str, Any], indent: int | None) -> Response:
+def _json(
+    status: int, body: Mapping[str, Any], indent: int | None, content_type: str = "application/json; charset=UTF-8"
+) -> Response:
     separators = None if indent else (",", ":")
     data = json.dumps(body, indent=indent, separators=separators, ensure_ascii=False).encode()
-    return Response(status, data, {"Content-Type": "application/json; charset=UTF-8"})
+    return Response(status, data, {"Content-Type": content_type})

@@ -23,7 +23,7 @@ from starrocks_emulator.transactions.backend import (
     LoadContext,
     LoadRefused as Refused,
 )
-from starrocks_emulator.transactions.commit import CommitFaults, Publisher, finish_commit
+from starrocks_emulator.transactions.commit import NO_ROWS_OF_B, CommitFaults, Publisher, finish_commit
 from starrocks_emulator.transactions.frontend import refresh_committed
 from starrocks_emulator.transactions.labels import LabelState, Registered, check_label
 from starrocks_emulator.transactions.memory import FrontendMemory
@@ -33,16 +33,14 @@ from starrocks_emulator.transactions.messages import (
     Stopwatch,
     Thrown,
     TransactionParameters,
+    backend_answer,
     ok,
     single_mode_answer,
     stream_load_answer,
 )
 
 BY_BACKEND = "BACKEND_STREAMING"
-NO_DATA = (
-    "No partitions have data available for loading. If you are sure there may be no data to be loaded, you can use "
-    "`ADMIN SET FRONTEND CONFIG ('empty_load_as_error' = 'false')` to ensure such load jobs can succeed"
-)
+NO_DATA = f"fail to execute commit task: {NO_ROWS_OF_B}"
 PUBLISH_TIMEOUT = "Publish timeout. The data will be visible after a while"
 TOO_MANY_FILTERED = "too many filtered rows"
 _WORDS = {"LABEL_ALREADY_EXISTS": "Label Already Exists", "PUBLISH_TIMEOUT": "Publish Timeout"}
@@ -186,7 +184,8 @@ class SingleTable:
         database, table = request.header("db"), request.header("table")
         live = self.open(backend, database, table, label, self.timeout_of(request))
         backend.open(live.context)
-        return ok(Label=label, TxnId=live.entry.txn_id, BeginTxnTimeMs=watch.milliseconds)
+        figures = {"Label": label, "TxnId": live.entry.txn_id, "BeginTxnTimeMs": watch.milliseconds}
+        return backend_answer("OK", "", database, table, **figures)
 
     def finish(self, backend: Backend, request: Request, faults: CommitFaults, *, prepare: bool) -> Body:
         """Commit, or prepare, which keeps the judged bodies for a commit by the frontend."""
@@ -203,14 +202,13 @@ class SingleTable:
             self._prepare(live, seconds)
         if not outcome.published:
             raise Refused("PUBLISH_TIMEOUT", PUBLISH_TIMEOUT)
-        return single_mode_answer(
-            context.label, live.entry.txn_id, outcome.counts, context.received_bytes, watch.milliseconds
-        )
+        figures = outcome.counts, context.received_bytes, watch.milliseconds
+        return single_mode_answer((context.database, context.table), context.label, live.entry.txn_id, *figures)
 
     def rollback(self, backend: Backend, request: Request) -> Body:
         live = self._of_request(backend, request)
         self._abort(live, "transaction is aborted by user.")
-        return ok(Label=live.entry.label)
+        return backend_answer("OK", "", "", "", Label=live.entry.label)
 
     def stream_load(
         self, backend: Backend, request: Request, body: BodySource, names: tuple[str, str], faults: CommitFaults
@@ -253,7 +251,9 @@ class SingleTable:
         if not memory.storage.has_table(database, table):
             raise Refused("ANALYSIS_ERROR", f'unknown table "{database}.{table}"')
         if not 1 <= timeout <= _LONGEST_TIMEOUT:
-            message = f"Invalid timeout. Timeout should between 1 and {_LONGEST_TIMEOUT} seconds"
+            message = (
+                f"Invalid timeout: '{int(timeout)}'. Expected values should be between 1 and {_LONGEST_TIMEOUT} seconds"
+            )
             raise Refused("ANALYSIS_ERROR", message)
         txn_id = memory.storage.next_txn_id()
         with memory.lock:

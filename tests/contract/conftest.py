@@ -48,10 +48,14 @@ def _with_databases(server: Server) -> Server:
 def client(server: Server, request: pytest.FixtureRequest) -> Iterator[Client]:
     client = Client(server)
     with client.session:
-        yield client
-    # Generation B is that of the recorded frontend; a rule with parameters need not meet its scenes in each of them.
+        try:
+            yield client
+            seen = list(client.seen)
+        finally:
+            client.roll_back_all()
+    # Generation B is that of the recorded server; a rule with parameters need not meet its scenes in each of them.
     if server.generation == "B" and set(request.node.callspec.params) == {"server"}:
-        wrong = objection(request.function.__doc__ or "", client.seen)
+        wrong = objection(request.function.__doc__ or "", seen)
         assert wrong is None, wrong
 
 

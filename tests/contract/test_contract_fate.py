@@ -11,7 +11,7 @@ ONE_ROW = b'{"id": 1, "v": "a"}'
 
 
 def test_a_committed_label_is_visible(client: Client) -> None:
-    """Wire contract 6.1 [F: a commit of two tables]."""
+    """Wire contract 6.1 [R: a commit of two tables]."""
     label = client.committed((client.table(), ONE_ROW))
     answer = client.load_state(label).json
     assert answer["state"] == "VISIBLE"
@@ -19,18 +19,18 @@ def test_a_committed_label_is_visible(client: Client) -> None:
 
 
 def test_an_unknown_label_is_unknown(client: Client) -> None:
-    """Wire contract 6.1 [F: a commit of two tables]."""
+    """Wire contract 6.1 [R: a commit of two tables]."""
     assert client.state(fresh("l")) == "UNKNOWN"
 
 
 def test_a_label_is_known_in_its_own_database_only(client: Client) -> None:
-    """Wire contract 6.1 [F: the same label in another database]."""
+    """Wire contract 6.1 [R: the same label in another database]."""
     label = client.committed((client.table(), ONE_ROW))
     assert client.state(label, "other_db") == "UNKNOWN"
 
 
 def test_an_unknown_database_is_an_error(client: Client) -> None:
-    """Wire contract 6.1 [F: begin]."""
+    """Wire contract 6.1 [R: begin]."""
     reply = client.load_state("l", "no_such_db")
     assert reply.code == 200
     assert reply.json["status"] == "FAILED"
@@ -39,12 +39,12 @@ def test_an_unknown_database_is_an_error(client: Client) -> None:
 
 
 def test_no_label_is_an_error(client: Client) -> None:
-    """Wire contract 6.1 [F: the state of labels]."""
+    """Wire contract 6.1 [R: the state of labels]."""
     assert client.load_state("").json["msg"] == "No label selected."
 
 
 def test_a_begun_label_is_unknown_until_it_is_registered(client: Client) -> None:
-    """Wire contract 6.2 [F: a commit of two tables]."""
+    """Wire contract 6.2 [R: a commit of two tables]."""
     label, table = client.begin(), client.table()
     assert client.state(label) == "UNKNOWN"
     client.probe(label, table)
@@ -54,7 +54,7 @@ def test_a_begun_label_is_unknown_until_it_is_registered(client: Client) -> None
 @pytest.mark.usefixtures("generation_b")
 @pytest.mark.parametrize("ending", ["open", "empty commit", "rolled back", "cancelled by a load"])
 def test_in_b_a_label_is_unknown_before_a_commit_with_loads(client: Client, ending: str) -> None:
-    """Wire contract 6.1, 6.2 [F: a commit of two tables; a rollback after loads]: without a `reason`."""
+    """Wire contract 6.1, 6.2 [R: a commit of two tables; a rollback after loads]: without a `reason`."""
     label, table = client.begin(), client.table()
     if ending == "empty commit":
         assert client.commit(label).ok
@@ -69,7 +69,7 @@ def test_in_b_a_label_is_unknown_before_a_commit_with_loads(client: Client, endi
 
 
 def test_a_rolled_back_label_is_unknown_in_b_and_aborted_in_c(client: Client) -> None:
-    """Wire contract 6.2 [F: a rollback after loads]."""
+    """Wire contract 6.2 [R: a rollback after loads]."""
     label, table = client.begin(), client.table()
     client.loaded(label, table, ONE_ROW)
     assert client.rollback(label).ok
@@ -77,7 +77,7 @@ def test_a_rolled_back_label_is_unknown_in_b_and_aborted_in_c(client: Client) ->
 
 
 def test_a_failed_commit_never_shows_as_committed(client: Client) -> None:
-    """Wire contract 6.2 [F: a table without rows]."""
+    """Wire contract 6.2 [R: a table without rows]."""
     label, table = client.begin(), client.table()
     client.loaded(label, table, b"")
     assert client.commit(label).status == "FAILED"
@@ -97,13 +97,13 @@ def test_cancel_reaches_a_registered_transaction(client: Client) -> None:
 
 
 def test_cancel_takes_the_label_as_a_parameter_only(client: Client) -> None:
-    """Wire contract 6.3 [F: the state of labels]."""
+    """Wire contract 6.3 [R: the state of labels]."""
     reply = client.send("POST", f"{client.server.load_url}/api/{client.server.database}/{client.begin()}/_cancel")
     assert (reply.json["status"], reply.json["msg"]) == ("FAILED", "No label selected.")
 
 
 def test_cancel_does_not_reach_an_unregistered_transaction(client: Client) -> None:
-    """Wire contract 6.3 [F: cancel by HTTP]."""
+    """Wire contract 6.3 [R: cancel by HTTP]."""
     label = client.begin()
     url = f"{client.server.load_url}/api/{client.server.database}/any/_cancel?label={label}"
     reply = client.send("POST", url)
@@ -174,5 +174,4 @@ def test_loads_counts_the_filtered_rows_of_a_failed_commit(client: Client) -> No
     assert ("tracking_url:" in reply.message) == (client.server.generation == "C")
     row = client.loads(label)[bad]
     assert (row["STATE"], int(row["SINK_ROWS"]), int(row["FILTERED_ROWS"])) == ("CANCELLED", 0, 1)
-    assert client.server.sql(row["TRACKING_SQL"])
     assert client.loads(label)[good]["STATE"] == "CANCELLED"

@@ -135,7 +135,7 @@ def test_with_strict_mode_a_bad_value_filters_its_row(client: Client) -> None:
 
 @pytest.mark.parametrize("name", ["parquet", "arrow"])
 def test_other_formats_are_unknown(client: Client, name: str) -> None:
-    """Wire contract 2.2, 5.2 [F: refusals at load]."""
+    """Wire contract 2.2, 5.2 [R: refusals at load]."""
     message = refused_at_first_load(client, client.table(), format=name)
     assert message.startswith("STREAM_LOAD_TASK:")
     assert message.endswith(f"error_msg{{cancel stream task for exception: Unknown data format {name}}}")

@@ -27,18 +27,18 @@ def table(client: Client) -> str:
 
 
 def test_begin_answers_ok_and_nothing_else(client: Client) -> None:
-    """Wire contract 2.2 [F: begin]: no TxnId, no Label."""
+    """Wire contract 2.2 [R: begin]: no TxnId, no Label."""
     assert client.op("begin", fresh("l")).json == {"Status": "OK", "Message": ""}
 
 
 def test_begin_needs_a_known_database(client: Client) -> None:
-    """Wire contract 4.2 [F: begin]."""
+    """Wire contract 4.2 [R: begin]."""
     reply = client.op("begin", fresh("l"), db="no_such_db")
     assert (reply.status, reply.message) == ("FAILED", f"{PREFIX}Database[no_such_db] does not exist")
 
 
 def test_a_live_label_cannot_be_begun_again(client: Client) -> None:
-    """Wire contract 2.2 [F: begin]."""
+    """Wire contract 2.2 [R: begin]."""
     label = client.begin()
     reply = client.op("begin", label)
     assert reply.status == "LABEL_ALREADY_EXISTS"
@@ -47,13 +47,13 @@ def test_a_live_label_cannot_be_begun_again(client: Client) -> None:
 
 
 def test_the_label_alone_is_the_key_across_databases(client: Client) -> None:
-    """Wire contract 3.2 [F: label reuse in another db]."""
+    """Wire contract 3.2 [R: label reuse in another db]."""
     label = client.begin()
     assert client.op("begin", label, db="other_db").status == "LABEL_ALREADY_EXISTS"
 
 
 def test_commit_and_rollback_do_not_compare_the_database(client: Client, table: str) -> None:
-    """Wire contract 3.2 [F: a commit of two tables, the database named wrongly]."""
+    """Wire contract 3.2 [R: a commit of two tables, the database named wrongly]."""
     label = client.begin()
     client.loaded(label, table, ONE_ROW)
     assert client.op("commit", label, db="other_db").ok
@@ -62,20 +62,20 @@ def test_commit_and_rollback_do_not_compare_the_database(client: Client, table: 
 
 @pytest.mark.parametrize("operation", ["load", "commit"])
 def test_an_unknown_label_does_not_exist(client: Client, table: str, operation: str) -> None:
-    """Wire contract 3.2 [F: unknown label]."""
+    """Wire contract 3.2 [R: unknown label]."""
     label = fresh("l")
     reply = client.op(operation, label, table=table)
     assert (reply.status, reply.message) == ("FAILED", f"{PREFIX}stream load task {label} does not exist")
 
 
 def test_rollback_of_an_unknown_label_lacks_the_spaces(client: Client) -> None:
-    """Wire contract 3.2 [F: unknown label]: the server's literal text."""
+    """Wire contract 3.2 [R: unknown label]: the server's literal text."""
     label = fresh("l")
     assert client.rollback(label).message == f"{PREFIX}stream load task{label}does not exist"
 
 
 def test_an_empty_commit_is_ok_and_registers_nothing(client: Client) -> None:
-    """Wire contract 2.2, 3.2 [F: commit no load]."""
+    """Wire contract 2.2, 3.2 [R: commit no load]."""
     label = client.begin()
     assert client.commit(label).json == {"Status": "OK", "Message": ""}
     assert client.state(label) == "UNKNOWN"
@@ -100,7 +100,7 @@ def test_load_bytes_are_those_of_one_load(client: Client, table: str) -> None:
 
 
 def test_commit_answers_label_and_transaction_without_counts(client: Client, table: str) -> None:
-    """Wire contract 2.2 [F: a commit of two tables]."""
+    """Wire contract 2.2 [R: a commit of two tables]."""
     label = client.begin()
     txn_id = client.loaded(label, table, ONE_ROW).json["TxnId"]
     assert client.commit(label).json == {
@@ -114,7 +114,7 @@ def test_commit_answers_label_and_transaction_without_counts(client: Client, tab
 
 
 def test_a_repeated_commit_is_ok(client: Client, table: str) -> None:
-    """Wire contract 2.2, 3.2 [F: a commit of two tables]: this is how a lost reply is asked for again."""
+    """Wire contract 2.2, 3.2 [R: a commit of two tables]: this is how a lost reply is asked for again."""
     label = client.begin()
     txn_id = client.loaded(label, table, ONE_ROW).json["TxnId"]
     assert client.commit(label).ok
@@ -126,7 +126,7 @@ def test_a_repeated_commit_is_ok(client: Client, table: str) -> None:
 
 
 def test_a_committed_label_refuses_begin_load_and_rollback(client: Client, table: str) -> None:
-    """Wire contract 3.2 [F: a commit of two tables]."""
+    """Wire contract 3.2 [R: a commit of two tables]."""
     label = client.begin()
     txn_id = client.loaded(label, table, ONE_ROW).json["TxnId"]
     assert client.commit(label).ok
@@ -142,7 +142,7 @@ def test_a_committed_label_refuses_begin_load_and_rollback(client: Client, table
 
 
 def test_rollback_answers_ok(client: Client, table: str) -> None:
-    """Wire contract 2.2 [F: rollback without a load]."""
+    """Wire contract 2.2 [R: rollback without a load]."""
     label = client.begin()
     client.loaded(label, table, ONE_ROW)
     assert client.rollback(label).json == {"Status": "OK", "Message": f"stream load {label} abort"}
@@ -150,7 +150,7 @@ def test_rollback_answers_ok(client: Client, table: str) -> None:
 
 
 def test_a_rolled_back_label_is_not_reusable(client: Client, table: str) -> None:
-    """Wire contract 3.2 [F: a rollback after loads]: unlike single-table mode, a new label is needed."""
+    """Wire contract 3.2 [R: a rollback after loads]: unlike single-table mode, a new label is needed."""
     label = client.begin()
     txn_id = client.loaded(label, table, ONE_ROW).json["TxnId"]
     assert client.rollback(label).ok
@@ -166,7 +166,7 @@ def test_a_rolled_back_label_is_not_reusable(client: Client, table: str) -> None
 
 
 def test_prepare_is_unsupported_and_does_not_abort(client: Client, table: str) -> None:
-    """Wire contract 2.2, 4.1 [F: prepare]."""
+    """Wire contract 2.2, 4.1 [R: prepare]."""
     label = client.begin()
     client.loaded(label, table, ONE_ROW)
     reply = client.op("prepare", label)
@@ -175,7 +175,7 @@ def test_prepare_is_unsupported_and_does_not_abort(client: Client, table: str) -
 
 
 def test_past_its_deadline_a_transaction_fails(client: Client, table: str) -> None:
-    """Wire contract 3.2, 4.12 [F: a timeout of one second]: `timeout` counts from begin; plans meet it."""
+    """Wire contract 3.2, 4.12 [R: a timeout of one second]: `timeout` counts from begin; plans meet it."""
     other_table, label = client.table(), client.begin(timeout=SHORT)
     client.loaded(label, table, ONE_ROW)
     outlive(SHORT)
@@ -188,7 +188,7 @@ def test_past_its_deadline_a_transaction_fails(client: Client, table: str) -> No
 
 
 def test_commit_past_the_deadline_fails(client: Client, table: str) -> None:
-    """Wire contract 3.2, 4.12 [F: a commit after the timeout]."""
+    """Wire contract 3.2, 4.12 [R: a commit after the timeout]."""
     label = client.begin(timeout=SHORT)
     client.loaded(label, table, ONE_ROW)
     outlive(SHORT)
@@ -210,7 +210,7 @@ def test_begin_takes_any_label_and_c_checks_it_at_the_first_load(client: Client,
 
 @pytest.mark.usefixtures("generation_b")
 def test_in_b_a_label_of_any_form_commits(client: Client, table: str) -> None:
-    """Wire contract 7.1 [F: a label of a wrong form]."""
+    """Wire contract 7.1 [R: a label of a wrong form]."""
     label = client.begin(label=fresh("not/a/label"))
     client.loaded(label, table, ONE_ROW)
     assert client.commit(label).ok

@@ -13,26 +13,26 @@ ONE_ROW = b'{"id": 1, "v": "a"}'
 
 @pytest.mark.parametrize("operation", ["begin", "BEGIN", "Begin"])
 def test_an_operation_is_case_insensitive(client: Client, operation: str) -> None:
-    """Wire contract 1.1 [F: begin]."""
+    """Wire contract 1.1 [R: begin]."""
     assert client.op(operation, fresh("l")).ok
 
 
 @pytest.mark.parametrize("operation", ["begin", "prepare", "commit", "rollback"])
 def test_only_loads_may_be_put(client: Client, operation: str) -> None:
-    """Wire contract 1.1 [F: begin; bodies and headers]."""
+    """Wire contract 1.1 [R: begin; bodies and headers]."""
     reply = client.op(operation, fresh("l"), method="PUT")
     assert (reply.code, reply.status) == (200, "FAILED")
     assert reply.message == "class com.starrocks.common.DdlException: Invalid request"
 
 
 def test_no_operation_is_a_get(client: Client) -> None:
-    """Wire contract 1.1 [F: begin]."""
+    """Wire contract 1.1 [R: begin]."""
     reply = client.send("GET", client.url("begin"), client.headers(fresh("l")))
     assert (reply.code, reply.headers["content-type"]) == (404, "text/html")
 
 
 def test_an_unknown_operation_fails_with_the_java_class(client: Client) -> None:
-    """Wire contract 1.1 [F: begin]."""
+    """Wire contract 1.1 [R: begin]."""
     reply = client.op("vanish", fresh("l"))
     assert (reply.code, reply.status) == (200, "FAILED")
     assert reply.message == f"{PREFIX}Unknown transaction operation: vanish"
@@ -40,14 +40,14 @@ def test_an_unknown_operation_fails_with_the_java_class(client: Client) -> None:
 
 @pytest.mark.parametrize("operation", ["begin", "load", "commit", "rollback"])
 def test_every_operation_needs_a_database(client: Client, operation: str) -> None:
-    """Wire contract 1.1 [F: begin]."""
+    """Wire contract 1.1 [R: begin]."""
     reply = client.send("POST", client.url(operation), {"label": fresh("l"), "transaction_type": "multi"})
     assert (reply.status, reply.message) == ("FAILED", f"{PREFIX}No database selected.")
 
 
 @pytest.mark.parametrize("operation", ["begin", "load", "commit", "rollback"])
 def test_every_operation_needs_a_label(client: Client, operation: str) -> None:
-    """Wire contract 1.1 [F: begin]: labels are never made by the server."""
+    """Wire contract 1.1 [R: begin]: labels are never made by the server."""
     reply = client.op(operation, "")
     assert reply.status == "FAILED"
     assert reply.message.lower() == f"{PREFIX}empty label.".lower()
@@ -55,12 +55,12 @@ def test_every_operation_needs_a_label(client: Client, operation: str) -> None:
 
 @pytest.mark.parametrize("value", ["multi", "MULTI", "Multi"])
 def test_transaction_type_is_case_insensitive(client: Client, value: str) -> None:
-    """Wire contract 1.1 [F: begin]."""
+    """Wire contract 1.1 [R: begin]."""
     assert client.op("begin", fresh("l"), transaction_type=value).ok
 
 
 def test_source_type_12_is_an_alias_of_multi(client: Client) -> None:
-    """Wire contract 1.1 [F: begin]."""
+    """Wire contract 1.1 [R: begin]."""
     headers = {"db": client.server.database, "label": fresh("l"), "source_type": "12"}
     reply = client.send("POST", client.url("begin"), headers)
     assert reply.json == {"Status": "OK", "Message": ""}
@@ -68,19 +68,19 @@ def test_source_type_12_is_an_alias_of_multi(client: Client) -> None:
 
 @pytest.mark.parametrize("seconds", ["0", "-5", "999999999"])
 def test_begin_takes_any_number_of_seconds(client: Client, seconds: str) -> None:
-    """Wire contract 4.12 [F: begin]."""
+    """Wire contract 4.12 [R: begin]."""
     assert client.op("begin", fresh("l"), timeout=seconds).ok
 
 
 def test_an_unknown_warehouse_fails_before_the_database_is_looked_up(client: Client) -> None:
-    """Wire contract 1.1, 4.14 [F: begin]."""
+    """Wire contract 1.1, 4.14 [R: begin]."""
     reply = client.op("begin", fresh("l"), warehouse="nowhere", db="no_such_db")
     assert reply.status == "FAILED"
     assert reply.message == "class com.starrocks.common.ErrorReportException: Warehouse name: nowhere not exist."
 
 
 def test_a_frontend_says_what_its_answers_are(client: Client) -> None:
-    """Wire contract 2.1 [F: begin]: content types."""
+    """Wire contract 2.1 [R: begin]: content types."""
     label, table = client.begin(), client.table()
     answers = (client.load_state(label), client.probe(label, table), client.rollback(label))
     json, html = "application/json; charset=UTF-8", "text/html"
@@ -88,7 +88,7 @@ def test_a_frontend_says_what_its_answers_are(client: Client) -> None:
 
 
 def test_a_timeout_that_is_no_number_fails(client: Client) -> None:
-    """Wire contract 1.1 [F: begin]."""
+    """Wire contract 1.1 [R: begin]."""
     reply = client.op("begin", fresh("l"), timeout="soon")
     assert reply.status == "FAILED"
     assert "NumberFormatException" in reply.message
@@ -96,7 +96,7 @@ def test_a_timeout_that_is_no_number_fails(client: Client) -> None:
 
 @pytest.mark.parametrize("operation", ["begin", "commit", "rollback"])
 def test_a_body_on_a_bodiless_operation_is_malformed(client: Client, operation: str) -> None:
-    """Wire contract 1.1 [F: bodies and headers]: it is read as the tablets of a bypass write."""
+    """Wire contract 1.1 [R: bodies and headers]: it is read as the tablets of a bypass write."""
     label = fresh("l")
     reply = client.op(operation, label, data=b"not json")
     java = "class com.starrocks.common.StarRocksHttpException: "
@@ -110,7 +110,7 @@ def test_a_blank_body_is_no_body(client: Client) -> None:
 
 @pytest.mark.parametrize("credentials", [("writer", "wrong"), ("nobody", "")])
 def test_wrong_credentials_are_answered_401(client: Client, credentials: tuple[str, str]) -> None:
-    """Wire contract 7.2 [F: auth]."""
+    """Wire contract 7.2 [R: auth]."""
     reply = client.send("POST", client.url("begin"), client.headers(fresh("l")), auth=credentials)
     assert reply.code == 401
     assert reply.headers["www-authenticate"] == 'Basic realm=""'
@@ -121,7 +121,7 @@ def test_wrong_credentials_are_answered_401(client: Client, credentials: tuple[s
 
 
 def test_no_credentials_are_answered_401(client: Client) -> None:
-    """Wire contract 7.2 [F: auth]."""
+    """Wire contract 7.2 [R: auth]."""
     with raw_connection(client.server.load_url) as connection:
         connection.send(b"POST /api/transaction/begin HTTP/1.1\r\nHost: x\r\ndb: d\r\nlabel: l\r\n\r\n")
         assert connection.read_json()["message"] == "Need auth information."
@@ -141,7 +141,7 @@ def test_the_backend_asks_for_no_credentials(client: Client) -> None:
 
 @pytest.mark.parametrize(("method", "code", "message"), [("GET", 404, None), ("POST", 501, "Not implemented")])
 def test_an_unknown_path_is_404_or_501(client: Client, method: str, code: int, message: str | None) -> None:
-    """Wire contract 7.2 [F: begin]: HTML for a GET, the form of 6.1 for a POST."""
+    """Wire contract 7.2 [R: begin]: HTML for a GET, the form of 6.1 for a POST."""
     reply = client.send(method, f"{client.server.load_url}/api/nopath")
     assert (reply.code, reply.json.get("msg"), reply.headers["content-type"]) == (code, message, "text/html")
 

@@ -77,7 +77,7 @@ def test_begin_of_one_table_answers_its_transaction(client: Client, table: str) 
     reply = op(client, "begin", label, table=table).json
     assert isinstance(reply.pop("TxnId"), int)
     assert isinstance(reply.pop("BeginTxnTimeMs"), int)
-    assert reply == {"Status": "OK", "Message": "", "Label": label}
+    assert reply == {"Status": "OK", "Message": "", "Db": client.server.database, "Table": table, "Label": label}
     assert client.state(label) == "PREPARE"
 
 
@@ -140,7 +140,7 @@ def test_a_committed_label_of_one_table_stays_taken(client: Client, table: str) 
 def test_an_aborted_label_of_one_table_is_free_again(client: Client, table: str) -> None:
     """Wire contract 3.1."""
     label = loaded(client, table)
-    assert op(client, "rollback", label).json == {"Status": "OK", "Message": "", "Label": label}
+    assert op(client, "rollback", label).json == {"Status": "OK", "Message": "", "Db": "", "Table": "", "Label": label}
     again = op(client, "rollback", label)
     assert again.message == f"Transaction {again.json['TxnId']} has already aborted, label is {label}"
     assert op(client, "commit", label).message.startswith(f"{PREFIX}Can not commit ABORTED transaction ")
@@ -224,7 +224,8 @@ def test_begin_of_one_table_wants_a_known_table(client: Client) -> None:
 def test_begin_of_one_table_wants_a_timeout_within_bounds(client: Client, table: str, timeout: str) -> None:
     """Wire contract 4.12."""
     reply = op(client, "begin", fresh("s"), table=table, timeout=timeout)
-    assert reply.message == "Invalid timeout. Timeout should between 1 and 259200 seconds"
+    assert reply.status == "ANALYSIS_ERROR"
+    assert reply.message == f"Invalid timeout: '{timeout}'. Expected values should be between 1 and 259200 seconds"
 
 
 def test_filtered_rows_have_an_error_url(client: Client, table: str) -> None:
@@ -304,7 +305,8 @@ def test_a_stream_load_of_bad_rows_fails_with_counts_and_a_log(client: Client, t
 
 def test_a_stream_load_without_rows_fails(client: Client, table: str) -> None:
     """Wire contract 11.2."""
-    assert stream(client, table, b"").message.startswith("No partitions have data available for loading.")
+    message = stream(client, table, b"").message
+    assert message.startswith("fail to execute commit task: No rows were imported from upstream.")
 
 
 @pytest.mark.parametrize(
@@ -377,7 +379,7 @@ def test_a_merged_load_may_not_wait(client: Client, table: str) -> None:
     label = fresh("s")
     reply = stream(client, table, ROW, label=label, **WINDOW, merge_commit_async="true")
     assert (reply.status, reply.json["RequestId"]) == ("Success", label)
-    assert 0 <= reply.json["LeftTimeMs"] <= 500
+    assert 0 <= reply.json["LeftMergeTimeMs"] <= 500
     client.wait_for_state(reply.json["Label"], "VISIBLE")
     wait_until(lambda: client.rows(table) == [(1, "a")])
 

@@ -102,6 +102,7 @@ class Client:
     server: Server
     session: requests.Session = field(default_factory=requests.Session)
     seen: list[Case] = field(default_factory=list)
+    begun: list[dict[str, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.session.auth = (self.server.user, self.server.password)
@@ -135,6 +136,7 @@ class Client:
         data: Any = None,
         auth: tuple[str, str] | None = None,
     ) -> Reply:
+        headers = dict(headers or {})
         answer = self.session.request(
             method, url, headers=headers, data=data, auth=auth, allow_redirects=False, timeout=30
         )
@@ -146,10 +148,19 @@ class Client:
             self.seen.append(case(method, url, answer.status_code, document or answer.text))
         if data and document.get("Status") != "OK":  # a backend may take the rest of the body for the next request
             self.session.close()
+        if urlsplit(url).path.endswith("/begin") and document.get("Status") == "OK":
+            self.begun.append(headers)
         fields = {name.lower(): value for name, value in answer.headers.items()}
         if "location" in fields:
             fields["location"] = self.server.reachable(fields["location"])
         return Reply(answer.status_code, document, fields)
+
+    def roll_back_all(self) -> None:
+        """End each transaction that was begun: an open load holds a thread of its backend (wire contract 4.4)."""
+        for headers in self.begun:
+            reply = self.send("POST", self.url("rollback"), headers)
+            if reply.code == 307:
+                self.send("POST", reply.location, headers)
 
     def headers(self, label: str, **more: str) -> dict[str, str]:
         headers = {"db": self.server.database, "label": label, "transaction_type": "multi", **more}

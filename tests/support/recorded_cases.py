@@ -1,6 +1,6 @@
-"""Which rules of the contract suite a real frontend's recordings bear out: the same request, answered the same.
+"""Which rules of the contract suite a real server's recordings bear out: the same request, answered the same.
 
-A rule names the scenes in its docstring, `[F: scene; scene]`. The conformance page is made of these names and the
+A rule names the scenes in its docstring, `[R: scene; scene]`. The conformance page is made of these names and the
 recordings; the suite checks that each scene has a request of the rule's with the answer that the rule got.
 """
 
@@ -16,7 +16,7 @@ from tests.support import recordings
 Case = tuple[str, str, int, str]
 """A request to a frontend and its answer: method, operation, HTTP status, and the statuses and states of the body."""
 
-_NAMED = re.compile(r"\[F: ([^\]]+)\]")
+_NAMED = re.compile(r"\[R: ([^\]]+)\]")
 _OPERATIONS = ("begin", "load", "prepare", "commit", "rollback", "get_load_state", "_cancel")
 _WORDS = ("Status", "ExistingJobStatus", "state", "status")
 _COMMON = frozenset({("POST", "begin", 200, "OK"), ("PUT", "load", 307, ""), ("POST", "rollback", 200, "OK")})
@@ -30,11 +30,11 @@ def named_scenes(docstring: str) -> list[str]:
 
 @cache
 def scenes() -> Mapping[str, frozenset[Case]]:
-    """The cases of each scene of a frontend, and of each file by the file's name."""
+    """The cases of each scene of a real server, and of each file by the file's name."""
     cases: dict[str, frozenset[Case]] = {}
     for path in recordings.recordings():
         document = recordings.read(path)
-        if document["mark"] != "frontend":
+        if document["mark"] != "real":
             continue
         parts = {scene["scene"]: frozenset(_cases(scene["records"])) for scene in document["scenes"]}
         cases |= {**parts, path.stem: frozenset().union(*parts.values())}

@@ -260,7 +260,7 @@ def _recorded(file: str, *names: str) -> list[Reply]:
 def test_a_recorded_ok_without_a_quorum_is_the_servers_doing() -> None:
     """Wire contract 3.2: the hole of B, as a real frontend showed it."""
     scene = "no quorum of replicas"
-    answers = _recorded("loads.json", *(f"{scene}: {name}" for name in ("commit", "state", "commit again")))
+    answers = _recorded("backends.json", *(f"{scene}: {name}" for name in ("commit", "state", "commit again")))
     outcome, _ = committing(*answers)
     assert isinstance(outcome, Aborted)
     assert "after accepting the commit" in outcome.error.message
