@@ -12,7 +12,7 @@ from tests.support.recordings import read, recordings, records
 RECORDED = {
     name: record for path in recordings() if path.name == "statements.json" for name, record in records(read(path))
 }
-REFUSED = {"the sink's own tables: ledger with too many replicas", "tables of users: values that rows leave out"}
+REFUSED = {"the sink's own tables: ledger with too many replicas"}
 """Statements that the server has to refuse."""
 
 
