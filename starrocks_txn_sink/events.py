@@ -53,8 +53,8 @@ _ALL: Final = (
     *_kinds(
         logging.INFO,
         """
-        session.opened batch.completed batch.stopped schema.changed snapshot.progressed snapshot.ended outage.ended
-        columns.waiting columns.unnamed compact.skipped round.ended assembler.planned query.restarting
+        session.opened batch.completed batch.stopped schema.changed schema.waited snapshot.progressed snapshot.ended
+        outage.ended columns.waiting columns.unnamed compact.skipped round.ended assembler.planned query.restarting
         retractions.swallowed retractions.waiting
         """,
     ),

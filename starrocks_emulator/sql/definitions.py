@@ -204,12 +204,17 @@ class _Altered:
 
 
 def alter(store: Store, session: QuerySession, tree: exp.Alter) -> None:
-    """ALTER TABLE ADD, DROP, MODIFY or RENAME COLUMN: the stored rows are rewritten, perhaps in the background."""
+    """ALTER TABLE ADD, DROP, RENAME COLUMN at once, and MODIFY COLUMN in the background (wire contract 10.15)."""
     table = target_of(store, session, tree.this, "ALTER")
     if store.alterations.is_running(table):
-        raise SqlError(f"Table[{table.name}]'s state is not NORMAL. Do not allow doing ALTER ops")
+        raise SqlError(f"Table[{table.name}]'s state is not NORMAL: the table is in SCHEMA_CHANGE.")
     _work_in(table, tree)
-    store.alterations.make(table, lambda: _rewrite(store, store.registry.table(table.database, table.name), tree))
+    rewrites = any(isinstance(action, exp.ModifyColumn) for action in tree.args["actions"])
+
+    def change() -> None:
+        _rewrite(store, store.registry.table(table.database, table.name), tree)
+
+    store.alterations.make(table, change, rewrites=rewrites)
 
 
 def _work_in(table: Table, tree: exp.Alter) -> _Altered:

@@ -1,7 +1,8 @@
-"""Changes of columns as the server makes them: at once, or with `seconds` in the background, one a table at a time.
+"""Changes of columns as the server makes them (wire contract 10.15): without a rewrite of rows at once, else in the
+background, one a table at a time. Half of its `seconds` a change is PENDING, then RUNNING.
 
-A change that takes its time shows at the first statement after its end. Loads see the old columns until then. The jobs
-are kept in memory: a restart forgets them, and with them a change that was under way.
+A change in the background shows at the first statement or load after its end, which see the old columns until then.
+The jobs are kept in memory: a restart forgets them, and with them a change that was under way.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from dataclasses import dataclass, replace
 
 from starrocks_emulator.tables.catalog import Table
 
-RUNNING, FINISHED, CANCELLED = "RUNNING", "FINISHED", "CANCELLED"
+PENDING, RUNNING, FINISHED, CANCELLED = "PENDING", "RUNNING", "FINISHED", "CANCELLED"
+_ENDED = (FINISHED, CANCELLED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,7 @@ class AlterJob:
     database: str
     table: str
     created: float
-    state: str = RUNNING
+    state: str = PENDING
     finished: float | None = None
     message: str = ""
 
@@ -41,15 +43,16 @@ class Alterations:
 
     def is_running(self, table: Table) -> bool:
         """Whether a change of the table is under way, so that the server takes no other one."""
-        return any(job.state == RUNNING and job.table == table.name for job in self.jobs(table.database))
+        return any(job.state not in _ENDED and job.table == table.name for job in self.jobs(table.database))
 
-    def make(self, table: Table, change: Callable[[], None]) -> None:
-        """Make a change, now or later; an error of a change now leaves this call, one of a later change its message."""
-        if not self.seconds:
+    def make(self, table: Table, change: Callable[[], None], *, rewrites: bool) -> None:
+        """Make a change, later if it `rewrites` rows; an error of a later change is its message, another is raised."""
+        later = rewrites and self.seconds > 0.0
+        if not later:
             change()
         with self._lock:
             job = AlterJob(10_100 + len(self._jobs), table.database, table.name, time.time())
-            if self.seconds:
+            if later:
                 self._waiting[len(self._jobs)] = (self._monotonic() + self.seconds, change)
             else:
                 job = replace(job, state=FINISHED, finished=time.time())
@@ -73,5 +76,8 @@ class Alterations:
 
     def jobs(self, database: str, table: str | None = None) -> list[AlterJob]:
         """The changes in a database, or of one table."""
+        half = self._monotonic() + self.seconds / 2
         with self._lock:
-            return [job for job in self._jobs if job.database == database and table in (None, job.table)]
+            running = {place for place, (at, _) in self._waiting.items() if at <= half}
+            jobs = [replace(job, state=RUNNING) if place in running else job for place, job in enumerate(self._jobs)]
+            return [job for job in jobs if job.database == database and table in (None, job.table)]

@@ -135,6 +135,7 @@ class Store:
 
     def plan(self, db: str, table: str, headers: Mapping[str, str]) -> Plan:
         """The plan of a table's first load; header names in lower case. Raises PlanRejected."""
+        self.alterations.finish_due()
         definition = self.registry.find(db, table)
         if definition is None:
             raise PlanRejected(f"Failed to find table {table} in db {db}", "com.starrocks.common.MetaNotFoundException")

@@ -125,6 +125,15 @@ _USUAL_BATCHES = 30
 _SLOW_FACTOR, _SLOW_SECONDS = 3.0, 10.0
 
 
+@dataclass(frozen=True, slots=True)
+class AlterWait:
+    """The wait for a change of a table that StarRocks makes in the background, in this `state`, if it is known."""
+
+    table: str
+    since: float
+    state: str = ""
+
+
 @dataclass(slots=True)
 class JobState:
     """State of one job. Times are seconds since the Unix epoch, 0 for never; a success resets `failed_at` to 0.
@@ -151,6 +160,7 @@ class JobState:
     database: str = ""
     outage_since: float = 0.0
     outage_code: str = ""
+    alters: dict[str, AlterWait] = field(default_factory=dict)  # by table
     ended_at: float = 0.0
     ended_code: str = ""
     batch_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=_USUAL_BATCHES))
@@ -161,6 +171,16 @@ class JobState:
         if self.ended_at:
             return bool(self.ended_code)
         return bool(self.query or self.running_since)
+
+    def end_batch(self) -> None:
+        """No micro-batch is running, and nothing is waited for."""
+        self.running_since = self.outage_since = 0.0
+        self.alters.clear()
+
+    @property
+    def longest_alter(self) -> AlterWait | None:
+        """The wait for a table that has lasted longest; None while nothing is waited for."""
+        return min(self.alters.values(), key=lambda wait: wait.since, default=None)
 
     @property
     def usual_seconds(self) -> float:

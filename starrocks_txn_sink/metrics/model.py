@@ -10,6 +10,8 @@ Events of the sink on the driver, and their fields:
     integrity.violated  kind (torn, source_changed, unlisted)
     label.unlisted      job                                columns.unknown  job, table, count
     rows.dead_lettered  job, table, reason, rows           schema.changed   job, table, statement
+    schema.waiting      job, table, seconds, alter and state if StarRocks lists the change
+    schema.waited      job, table, seconds; the wait has ended
     query.started, query.progressed, query.idle, query.ended, assembler.counted: see `metrics.spark_progress`
     source.lagged       query, lags (by topic), partitions (rows)    source.unknown  query; see `metrics.source_lag`
     server.measured     database, room (TransactionRoom or None)
@@ -30,7 +32,14 @@ from typing import Any
 from starrocks_txn_sink.clock import Clock
 from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.metrics.catalogue import JOBS, PARTITIONS, SPARK, TABLES, VIOLATIONS
-from starrocks_txn_sink.metrics.jobs import REMEMBERED, AssemblerLevels, JobState, JobStatuses, committed_entry
+from starrocks_txn_sink.metrics.jobs import (
+    REMEMBERED,
+    AlterWait,
+    AssemblerLevels,
+    JobState,
+    JobStatuses,
+    committed_entry,
+)
 from starrocks_txn_sink.metrics.series import History, HistorySlot, MetricValues
 from starrocks_txn_sink.metrics.source_lag import SourceLag
 from starrocks_txn_sink.metrics.spark_progress import QueryProgress
@@ -103,8 +112,9 @@ class Model:
 
     def _on_batch_completed(self, fields: Mapping[str, Any], now: float) -> None:
         job = self.jobs.touch(fields["job"], now)
-        job.running_since, job.last_progress = 0.0, now
-        job.failed_at, job.failures, job.failed_code, job.outage_since = 0.0, 0, "", 0.0
+        job.end_batch()
+        job.last_progress = now
+        job.failed_at, job.failures, job.failed_code = 0.0, 0, ""
         job.in_doubt, job.doubt_since = 0, 0.0
         self.metrics.histogram("batch_duration_seconds").add(fields["seconds"])
         self.history.slot(now).level("batch_seconds", fields["seconds"])
@@ -112,7 +122,7 @@ class Model:
 
     def _on_batch_failed(self, fields: Mapping[str, Any], now: float) -> None:
         job = self.jobs.touch(fields["job"], now)
-        job.running_since, job.outage_since = 0.0, 0.0
+        job.end_batch()
         job.failed_at, job.failed_code, job.failures = now, fields["code"], job.failures + 1
         self.history.slot(now).counts["failed"] += 1
         job.failed_batches += 1
@@ -122,11 +132,12 @@ class Model:
 
     def _on_batch_stopped(self, fields: Mapping[str, Any], now: float) -> None:
         job = self.jobs.touch(fields["job"], now)
-        job.running_since, job.outage_since = 0.0, 0.0
+        job.end_batch()
 
     def _on_outage_met(self, fields: Mapping[str, Any], now: float) -> None:
         job = self.jobs.touch(fields["job"], now)
         job.outage_since, job.outage_code = job.outage_since or now, fields["code"]
+        job.alters.clear()
         self._add_failure(job, fields, now)
 
     def _on_outage_ended(self, fields: Mapping[str, Any], now: float) -> None:
@@ -261,6 +272,13 @@ class Model:
     def _on_schema_changed(self, fields: Mapping[str, Any], now: float) -> None:
         self.metrics.add("schema_changes_total", 1, self.metrics.table(fields["table"]))
         self.schema_changes.append({"at": now, **{name: fields[name] for name in ("job", "table", "statement")}})
+
+    def _on_schema_waiting(self, fields: Mapping[str, Any], now: float) -> None:
+        table, since = fields["table"], now - fields["seconds"]
+        self.jobs.touch(fields["job"], now).alters[table] = AlterWait(table, since, fields.get("state", ""))
+
+    def _on_schema_waited(self, fields: Mapping[str, Any], now: float) -> None:
+        self.jobs.touch(fields["job"], now).alters.pop(fields["table"], None)
 
     def _on_snapshot_progressed(self, fields: Mapping[str, Any], now: float) -> None:
         for state, name in (("begun", "tables"), ("over", "over")):

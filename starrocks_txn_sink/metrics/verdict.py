@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from starrocks_txn_sink.clock import ago
-from starrocks_txn_sink.metrics.jobs import JobState
+from starrocks_txn_sink.metrics.jobs import AlterWait, JobState
 from starrocks_txn_sink.metrics.model import Model
 
 _MINUTE = 60.0
@@ -48,6 +48,7 @@ def _delay_status(model: Model, now: float, limit: float) -> HealthStatus | None
     return (
         _failure_status(model, now, limit)
         or _outage_status(model, now)
+        or _alter_status(model, now)
         or _slow_status(model, now)
         or _lag_status(model, now)
         or _room_status(model, now)
@@ -85,9 +86,21 @@ def _outage_status(model: Model, now: float) -> HealthStatus | None:
     return _of_job(model, job, light, text)
 
 
+def _alter_status(model: Model, now: float) -> HealthStatus | None:
+    for job in model.jobs:
+        if job.longest_alter is not None:
+            text = f"Waiting for {_alter_text(job.longest_alter, now)}; nothing is lost."
+            return _of_job(model, job, Light.WARN, text)
+    return None
+
+
+def _alter_text(wait: AlterWait, now: float) -> str:
+    return f"ALTER of table {wait.table}{f', state {wait.state}' if wait.state else ''}, for {ago(now, wait.since)}"
+
+
 def _failure_status(model: Model, now: float, limit: float) -> HealthStatus | None:
-    """A job that has failed, ended or stands still; a job that waits for StarRocks does not count."""
-    jobs = [job for job in model.jobs if not job.outage_since]
+    """A job that has failed, ended or stands still; a job that waits for StarRocks, or for an ALTER, does not count."""
+    jobs = [job for job in model.jobs if not (job.outage_since or job.alters)]
     failed = max((job for job in jobs if job.failed_at), key=lambda job: job.failed_at, default=None)
     if failed is not None:
         text = f"The last micro-batch failed {ago(now, failed.failed_at)} ago ({failed.failed_code})"
@@ -162,6 +175,8 @@ def readiness(model: Model, now: float, limit: float) -> Readiness:
         if not job.last_progress:
             return Readiness(False, f"Job {job.name} has not finished a micro-batch yet.")
         if job.stale(now, limit):
+            if job.longest_alter is not None:
+                return Readiness(False, f"Job {job.name} waits for {_alter_text(job.longest_alter, now)}.")
             last = f"Job {job.name} made its last progress {ago(now, job.last_progress)} ago"
             return Readiness(False, f"{last}; the limit is {limit:g} s.")
     return Readiness(True, "Every job makes progress, and nothing is in doubt.")

@@ -174,18 +174,23 @@ class NarrowColumns:
                 else f"Run {_statement(table, column, by_hand)}"
                 + (", with the DEFAULT of the column behind it" if column.defaulted else "")
             )
+            later = "" if by_hand is None else _LATER
             apply = (
                 "" if self.widens or wider is None else "; or set schema_changes='apply', with which the sink does so"
             )
             raise NarrowColumn(
                 f"Column {column.name} of table {table} is {column.type}, and the source's is {target_type}: StarRocks "
                 "would round or cut values in silence.",
-                hint=f"{way}, and start the query again{apply}. If all values fit, say so: "
+                hint=f"{way}, and start the query again{later}{apply}. If all values fit, say so: "
                 f"{declared_types(table, column.name, str(column.type))}.",
                 table=table,
             )
         elif wider is not None:
             self.statements.append(_statement(table, column, wider))
+
+
+_LATER = " when SHOW ALTER TABLE COLUMN says FINISHED (20 s and more)"
+"""Until then the column is as it was, and StarRocks refuses another ALTER of the table (wire contract 10.15)."""
 
 
 def _statement(table: str, column: TargetColumn, to: TargetType) -> str:

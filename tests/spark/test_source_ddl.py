@@ -25,6 +25,7 @@ from starrocks_txn_sink.telemetry import Event
 from tests.support.connect_schema import Field, decimal, field
 from tests.support.debezium_topics import transaction
 from tests.support.query_port import query
+from tests.support.waiting import wait_until
 
 pytestmark = [
     pytest.mark.spark,
@@ -240,6 +241,8 @@ def test_fail_stops_with_a_statement_that_lets_the_query_go_on(
             "USE shop",
         )
         query(server, statement[0].replace(f"`{kind.name}`", f"`shop`.`{kind.name}`", 1))
+        of_table = f"SHOW ALTER TABLE COLUMN FROM shop WHERE TableName = '{kind.name}'"
+        wait_until(lambda: {row[9] for row in query(server, of_table)} == {"FINISHED"})
         stream.write("fail")
     assert stream.shown() == kind.shown
     assert stream.whole()

@@ -1,30 +1,33 @@
 """Carries out the changes of tables between two StarRocks transactions, and waits until each is visible.
 
 The plan is made again from the server's lists of columns after each step. So it makes no difference who has made a
-change: this driver, an earlier run that ended after its ALTER, or another driver. StarRocks makes some changes in the
-background and refuses others meanwhile: a change under way is waited for, also one that another client has asked for.
+change: this driver, an earlier run that ended after its ALTER, or another driver. StarRocks adds columns at once, and
+changes types in the background: two ticks of its scheduler, 20 s on 4.1.1, and a rewrite of the table (wire contract
+10.15). It refuses others meanwhile: a change under way is waited for, also one that another client has asked for.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.coordinator.model import FILLED, MissingColumns
-from starrocks_txn_sink.errors import QueryFailed, QueryRefused, StarRocksSinkError
+from starrocks_txn_sink.errors import DeadlineExceeded, QueryFailed, QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.table_rules import NO_RULES, RuleSet
 from starrocks_txn_sink.protocol.ledger import identifier
+from starrocks_txn_sink.sink.failures import LOG_SECONDS
 from starrocks_txn_sink.sink.schema.plan import SchemaChange, plan_missing
 from starrocks_txn_sink.sink.session import Session, advising
 from starrocks_txn_sink.sink.typed.tables import Columns, Tables, required_columns, table_columns, table_models
 from starrocks_txn_sink.sql.connection import LeaderConnection
-from starrocks_txn_sink.telemetry import Event, Listener, get_logger
+from starrocks_txn_sink.telemetry import Event, Listener
 
-_POLL_SECONDS = 0.5  # a change without a rewrite of rows is there at once, another one takes seconds to hours
+_POLL_SECONDS = 0.5  # a change without a rewrite of rows is there at once, another one takes 20 s to hours
 _GRACE_SECONDS = 2.0  # for a change whose reply was lost
 _UNFILLED = "Take a snapshot of the table, or UPDATE such rows at the source."
 _LEAVE = ". Or declare the column's type, in `types` of the table's options: then the sink leaves the column as it is."
@@ -32,8 +35,6 @@ _ENDED = frozenset(("FINISHED", "CANCELLED"))
 
 Plan = Callable[[Columns], Sequence[SchemaChange]]
 """The changes that tables with these columns still need."""
-
-_log = get_logger("sink")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,68 +63,138 @@ class TablesPort(Protocol):
         """The latest change of the table in the background; None if there was none."""
 
 
-def carry_out(plan: Plan, port: TablesPort, deadline: Deadline, listener: Callable[[SchemaChange], None]) -> Columns:
-    """Make the planned changes one after the other until none is left; returns the columns afterwards.
+@dataclass(frozen=True, slots=True)
+class AlterWait:
+    """A change of a table that StarRocks makes in the background, waited for since `seconds`; `job` None: not listed.
+
+    `ended`: it is visible.
+    """
+
+    table: str
+    seconds: float
+    job: AlterJob | None = None
+    ended: bool = False
+
+    def event(self, job: str) -> Event:
+        """The event about the wait of the sink's `job`."""
+        fields = {"job": job, "table": self.table, "seconds": self.seconds}
+        if self.ended:
+            return Event("schema.waited", fields)
+        listed = {} if self.job is None else {"alter": self.job.number, "state": self.job.state}
+        return Event("schema.waiting", {**fields, **listed})
+
+
+Told = Callable[[SchemaChange | AlterWait], None]
+"""Hears each statement that was accepted, and of each wait for a change in the background."""
+
+
+def carry_out(plan: Plan, port: TablesPort, deadline: Deadline, listener: Told) -> Columns:
+    """Make the planned changes, of all tables at the same time, until none is left; returns the columns afterwards.
 
     An error of a statement does not count if its change is visible within seconds: the reply may be lost, or another
     driver may have made the change. Raises that error otherwise, QueryRefused for a change that StarRocks has
     cancelled, DeadlineExceeded for one that does not become visible, and the errors of `plan`.
     """
-    while changes := plan(columns := port.read()):
-        change = changes[0]
-        before = _wait_for_job(change.table, port, deadline)
-        if change not in plan(port.read()):
-            continue
-        failure: StarRocksSinkError | None = None
+    alterations: dict[str, _Alteration] = {}
+    while True:
+        for alteration in alterations.values():
+            alteration.check_deadline()
+        columns = port.read()
+        changes = {change.table: change for change in plan(columns)}
+        for table in alterations.keys() - changes.keys():
+            alterations.pop(table).end()
+        if not changes:
+            return columns
+        due = []
+        for table, change in changes.items():
+            alteration = alterations.setdefault(table, _Alteration(table, deadline, listener))
+            if alteration.is_due(change, port.latest_job(table)):
+                due.append(change)
+        planned = plan(port.read()) if due else ()  # what was under way may have been the same change
+        for change in due:
+            if change in planned:
+                alterations[change.table].begin(change, port)
+        if not due:
+            deadline.clock.sleep(min(_POLL_SECONDS, max(0.0, deadline.remaining())))
+
+
+@dataclass(slots=True)
+class _Alteration:
+    """The change of one table: its statement, and the wait for its end, or for that of a change before it."""
+
+    table: str
+    deadline: Deadline
+    listener: Told
+    change: SchemaChange | None = None  # whose statement was run
+    before: AlterJob | None = None  # the table's latest job before that statement
+    job: AlterJob | None = None
+    failure: StarRocksSinkError | None = None
+    grace: Deadline = field(init=False)
+    since: float = field(init=False)
+    told: AlterJob | None = None
+    told_at: float = -math.inf
+
+    def __post_init__(self) -> None:
+        self.grace, self.since = self.deadline, self.deadline.clock.monotonic()
+
+    def check_deadline(self) -> None:
+        if self.deadline.expired():
+            known = "" if self.job is None else f" (job {self.job.number}, {self.job.state})"
+            raise DeadlineExceeded(
+                f"The batch's deadline passed before the ALTER of table {self.table}{known} was done.",
+                hint="StarRocks goes on with it, and the next try waits for it: see SHOW ALTER TABLE COLUMN. For a "
+                "large table raise batch_deadline.",
+                table=self.table,
+            )
+
+    def is_due(self, change: SchemaChange, job: AlterJob | None) -> bool:
+        """Whether the statement of `change` is to be run now; `job` is the table's latest. Raises as `carry_out`."""
+        self.job = job
+        if job is not None and job.running:
+            self._tell()
+            return False
+        if self.change != change:
+            return True
+        if job is not None and job != self.before:
+            if self.failure is not None:
+                return True  # another change was under way, and was refused with this statement
+            if job.state == "CANCELLED":
+                raise QueryRefused(
+                    f"StarRocks has cancelled the change of table {change.table}.",
+                    hint=f"SHOW ALTER TABLE COLUMN says why. Run it by hand, or change it: {change.sql}",
+                )
+        if self.failure is None:
+            self._tell()
+        elif self.grace.expired():
+            raise self.failure
+        return False
+
+    def begin(self, change: SchemaChange, port: TablesPort) -> None:
+        """Run the statement of `change`."""
+        self.change, self.before, self.failure = change, self.job, None
+        self.grace = self.deadline.earlier(_GRACE_SECONDS)
         try:
             port.execute(change)
         except (QueryFailed, QueryRefused) as error:
-            failure = error
+            self.failure = error
         else:
-            listener(change)
-        _wait_for(change, plan, port, deadline, before, failure)
-    return columns
+            self.listener(change)
 
+    def end(self) -> None:
+        """The change is visible."""
+        if self.told_at > -math.inf:
+            self.listener(AlterWait(self.table, self._seconds, self.told, ended=True))
 
-def _wait_for(
-    change: SchemaChange,
-    plan: Plan,
-    port: TablesPort,
-    deadline: Deadline,
-    before: AlterJob | None,
-    failure: StarRocksSinkError | None,
-) -> None:
-    """Wait until `change` is planned no more; `before` was the table's latest job before the statement."""
-    grace = deadline.earlier(_GRACE_SECONDS)
-    while True:
-        job = _wait_for_job(change.table, port, deadline)
-        if change not in plan(port.read()):
-            return
-        if job is not None and job != before and job.state == "CANCELLED" and failure is None:
-            raise QueryRefused(
-                f"StarRocks has cancelled the change of table {change.table}.",
-                hint=f"SHOW ALTER TABLE COLUMN says why. Run it by hand, or change it: {change.sql}",
-            )
-        if job != before and failure is not None:
-            return  # another change was under way: the plan is made again
-        if failure is not None and grace.remaining() <= 0:
-            raise failure
-        deadline.clock.sleep(deadline.limit(_POLL_SECONDS, _waited_for(change.table)))
+    @property
+    def _seconds(self) -> float:
+        return self.deadline.clock.monotonic() - self.since
 
-
-def _wait_for_job(table: str, port: TablesPort, deadline: Deadline) -> AlterJob | None:
-    """The table's latest job, when it has ended."""
-    is_reported = False
-    while (job := port.latest_job(table)) is not None and job.running:
-        if not is_reported:
-            _log.warning("schema.waiting", table=table, job=job.number, state=job.state)
-            is_reported = True
-        deadline.clock.sleep(deadline.limit(_POLL_SECONDS, _waited_for(table)))
-    return job
-
-
-def _waited_for(table: str) -> str:
-    return f"table {table} being altered"
+    def _tell(self) -> None:
+        """Tell the listener of the wait: when it begins, of each state of the job, and about every LOG_SECONDS."""
+        now = self.deadline.clock.monotonic()
+        if now - self.told_at >= LOG_SECONDS or self.job != self.told:
+            self.listener(AlterWait(self.table, self._seconds, self.job))
+            self.told, self.told_at = self.job, now
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,12 +227,14 @@ class SqlTables:
         return jobs[0] if jobs else None
 
 
-def changed(job: str, change: SchemaChange) -> Event:
-    """The event about a statement that was accepted."""
-    return Event("schema.changed", {"job": job, "table": change.table, "statement": change.sql})
+def changed(job: str, news: SchemaChange | AlterWait) -> Event:
+    """The event about a statement that was accepted, or about a wait."""
+    if isinstance(news, AlterWait):
+        return news.event(job)
+    return Event("schema.changed", {"job": job, "table": news.table, "statement": news.sql})
 
 
-CreateTables = Callable[[Sequence[str], Callable[[SchemaChange], None], Deadline], None]
+CreateTables = Callable[[Sequence[str], Told, Deadline], None]
 """Creates those of the tables that it can; the function in the middle hears each statement."""
 
 
@@ -190,8 +263,10 @@ def add_missing(
 
         unfilled = {table: filled for table in missing if (filled := _filled(missing[table]))}
 
-        def said(change: SchemaChange) -> None:
+        def said(change: SchemaChange | AlterWait) -> None:
             listener(changed(session.job, change))
+            if isinstance(change, AlterWait):
+                return
             filled = unfilled.pop(change.table, "")
             # A table that is created has no rows yet, and those of a history stay as they were written.
             if filled and not change.creates and rules.main_of(change.table) == change.table:

@@ -13,7 +13,8 @@ from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.refusals import NO_TABLE
 from starrocks_txn_sink.sink.assembly import DebeziumAssembly
 from starrocks_txn_sink.sink.binlog_assembly import CanalAssembly
-from starrocks_txn_sink.sink.schema.plan import SchemaChange, TableLayout
+from starrocks_txn_sink.sink.schema.changes import Told
+from starrocks_txn_sink.sink.schema.plan import TableLayout
 from starrocks_txn_sink.sink.schema.source_tables import TablePlan, sources_of
 from starrocks_txn_sink.writer.messages import attached_report
 
@@ -37,7 +38,7 @@ class NewTables:
     config: Mapping[str, Any] = field(repr=False)
     layout_of: LayoutOf = plain_layout
 
-    def create(self, tables: Collection[str], listener: Callable[[SchemaChange], None], deadline: Deadline) -> None:
+    def create(self, tables: Collection[str], listener: Told, deadline: Deadline) -> None:
         """Create those of the `tables` that a message describes, and their histories; `listener` hears each statement.
 
         Raises InputError for a table that cannot be created from its messages, and the errors of Kafka and the server.

@@ -27,7 +27,7 @@ NO_KEYS = frozenset(("DOUBLE", "FLOAT", "DECIMAL", "JSON", "ARRAY", "MAP", "STRU
 
 @dataclass(frozen=True, slots=True)
 class SchemaChange:
-    """One statement for a table, which `creates` the table, with `properties` of its own, or alters it.
+    """The statement for a table, which `creates` the table, with `properties` of its own, or alters it.
 
     `widens`: it gives a column a wider type.
     """
@@ -104,6 +104,17 @@ def _new_table(
     return SchemaChange(table, f"{sql}{buckets}", creates=True, properties=tuple(layout.properties.items()))
 
 
+def alter_table(database: str, table: str, added: Sequence[str], modified: Sequence[str]) -> Iterator[SchemaChange]:
+    """All changes of a table's columns as one statement: each ALTER of a type rewrites the table (wire contract 10.15).
+
+    `added` and `modified` are the definitions of columns; without any there is nothing to change.
+    """
+    clauses = [f"ADD COLUMN {column}" for column in added] + [f"MODIFY COLUMN {column}" for column in modified]
+    if clauses:
+        sql = f"ALTER TABLE {identifier(database, table)} {', '.join(clauses)}"
+        yield SchemaChange(table, sql, widens=bool(modified))
+
+
 def plan_missing(
     database: str,
     missing: MissingColumns,
@@ -157,7 +168,7 @@ def _additions(
 ) -> Iterator[SchemaChange]:
     names = {column.name.lower(): column.name for column in target_columns}
     by_name = {column.name: column for column in target_columns}
-    clauses: list[str] = []
+    added: list[str] = []
     modified: list[str] = []
     for name, column_needs in kinds.items():
         spelling = names.setdefault(name.lower(), name)
@@ -170,15 +181,11 @@ def _additions(
                 table=table,
             )
         if name not in by_name:
-            clauses.append(f"ADD COLUMN {identifier(name)} {_type(table, name, column_needs, declared)} NULL")
+            added.append(f"{identifier(name)} {_type(table, name, column_needs, declared)} NULL")
         elif name not in declared.types and (wider := widened_for(by_name[name], column_needs.types)) is not None:
             null = "NULL" if by_name[name].nullable else "NOT NULL"
-            modified.append(f"MODIFY COLUMN {identifier(name)} {wider} {null}")
-    alter = f"ALTER TABLE {identifier(database, table)}"
-    if clauses:
-        yield SchemaChange(table, f"{alter} {', '.join(clauses)}")
-    for action in modified:
-        yield SchemaChange(table, f"{alter} {action}", widens=True)
+            modified.append(f"{identifier(name)} {wider} {null}")
+    yield from alter_table(database, table, added, modified)
 
 
 def _creation(

@@ -31,6 +31,7 @@ from starrocks_txn_sink.sink.schema.plan import (
     NO_KEYS,
     SchemaChange,
     TableLayout,
+    alter_table,
     history_table,
     primary_key_table,
     refuse_same_names,
@@ -368,12 +369,8 @@ def _alterations(
     database: str, wanted_table: _Wanted, target_columns: Sequence[TargetColumn]
 ) -> Iterator[SchemaChange]:
     by_name = {column.name: column for column in target_columns}
-    table = identifier(database, wanted_table.name)
-    clauses = [
-        f"ADD COLUMN {identifier(name)} {kind} NULL" for name, kind in wanted_table.types.items() if name not in by_name
-    ]
-    if clauses:
-        yield SchemaChange(wanted_table.name, f"ALTER TABLE {table} {', '.join(clauses)}")
+    added = [f"{identifier(name)} {kind} NULL" for name, kind in wanted_table.types.items() if name not in by_name]
+    modified: list[str] = []
     for name, kind in wanted_table.types.items():
         column = by_name.get(name)
         if column is None or holds(column.type, parse_type(kind)):
@@ -381,5 +378,5 @@ def _alterations(
         wider = widened(column, parse_type(kind))
         if wider is not None:
             null = "NULL" if column.nullable else "NOT NULL"
-            sql = f"ALTER TABLE {table} MODIFY COLUMN {identifier(name)} {wider} {null}"
-            yield SchemaChange(wanted_table.name, sql, widens=True)
+            modified.append(f"{identifier(name)} {wider} {null}")
+    yield from alter_table(database, wanted_table.name, added, modified)

@@ -14,7 +14,7 @@ from starrocks_txn_sink.errors import InputError, QueryRefused
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.table_rules import NO_RULES, RuleSet, RulesOfTable, Tableless, TableRules, check_rules
 from starrocks_txn_sink.public_names import suggests_arguments
-from starrocks_txn_sink.sink.schema.changes import SqlTables, carry_out
+from starrocks_txn_sink.sink.schema.changes import AlterWait, SqlTables, Told, carry_out
 from starrocks_txn_sink.sink.schema.plan import SchemaChange, TableLayout
 from starrocks_txn_sink.sink.schema.source_plan import Refusal, SourcePlan, plan_sources
 from starrocks_txn_sink.sink.typed.tables import Columns, table_columns, table_models
@@ -69,10 +69,15 @@ class TablePlan:
         Each change is waited for, within `seconds` for all. Raises InputError for a plan with refusals, and the errors
         of the server.
         """
-        self.carry_out(lambda change: printer(change.statement(self.replication)), seconds)
 
-    def carry_out(self, listener: Callable[[SchemaChange], None], seconds: float) -> None:
-        """As `apply`; `listener` hears the changes."""
+        def told(news: SchemaChange | AlterWait) -> None:
+            if isinstance(news, SchemaChange):
+                printer(news.statement(self.replication))
+
+        self.carry_out(told, seconds)
+
+    def carry_out(self, listener: Told, seconds: float) -> None:
+        """As `apply`; `listener` hears the changes, and the waits for them."""
         if self.refusals:
             raise InputError(f"Nothing was run: {self.refusals[0]}", hint="plan lists all refusals.")
         options = replace(self.options, ledger_replication=self.replication)

@@ -17,7 +17,7 @@ from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.ledger import identifier
 from starrocks_txn_sink.rows.target import BITS, TargetColumn, parse_type
 from starrocks_txn_sink.sink.schema.changes import SqlTables, carry_out, changed
-from starrocks_txn_sink.sink.schema.plan import SchemaChange, primary_key_table
+from starrocks_txn_sink.sink.schema.plan import SchemaChange, alter_table, primary_key_table
 from starrocks_txn_sink.sink.session import Session
 from starrocks_txn_sink.sink.typed.fit import Fit, fit, natural
 from starrocks_txn_sink.sink.typed.route import TableRoute
@@ -66,19 +66,18 @@ def _alterations(
     database: str, route: TableRoute, frame: T.StructType, target_columns: Sequence[TargetColumn]
 ) -> Iterator[SchemaChange]:
     by_name = {column.name.lower(): column for column in target_columns}
+    added: list[str] = []
+    modified: list[str] = []
     for name, source in route.sources.items():
         if source not in frame.names:
             continue
         kind, column = frame[source].dataType, by_name.get(name.lower())
         if column is None:
-            action = f"ADD COLUMN {identifier(name)} {type_of(kind)} NULL"
+            added.append(f"{identifier(name)} {type_of(kind)} NULL")
         elif _widens(kind, column):
             null = "NULL" if column.nullable else "NOT NULL"
-            action = f"MODIFY COLUMN {identifier(column.name)} {type_of(kind)} {null}"
-        else:
-            continue
-        sql = f"ALTER TABLE {identifier(database, route.table)} {action}"
-        yield SchemaChange(route.table, sql)
+            modified.append(f"{identifier(column.name)} {type_of(kind)} {null}")
+    yield from alter_table(database, route.table, added, modified)
 
 
 def _widens(source: T.DataType, column: TargetColumn) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from starrocks_txn_sink.metrics.source_lag import SourceLag
-from starrocks_txn_sink.metrics.verdict import Light, lights
+from starrocks_txn_sink.metrics.verdict import Light, lights, readiness
 from starrocks_txn_sink.writer.messages import LaneReport, LaneTrouble
 from tests.support.metrics_feed import LIMIT, MetricsFeed, receipt
 
@@ -180,6 +180,25 @@ def test_a_job_is_not_green_while_rows_have_waited_for_long() -> None:
     assert lights(feed.model, feed.clock.wall(), LIMIT)["fresh"] is Light.WARN
     feed.tell("source.unknown", query="q")
     assert feed.lit() is Light.OK
+
+
+def test_the_wait_for_an_alter_is_named_until_it_ends() -> None:
+    feed = MetricsFeed()
+    feed.batch(0, receipt(feed))
+    feed.tell("batch.started", job="shop", batch_id=1, lanes=1, query="q")
+    feed.clock.advance(61)
+    feed.tell("schema.waiting", job="shop", table="items", seconds=60.0, alter="9", state="RUNNING")
+    feed.clock.advance(3)
+    assert feed.lit() is Light.WARN
+    assert feed.sentence == "Waiting for ALTER of table items, state RUNNING, for 63 s; nothing is lost."
+    assert readiness(feed.model, feed.clock.wall(), LIMIT).reason == (
+        "Job shop waits for ALTER of table items, state RUNNING, for 63 s."
+    )
+    feed.tell("schema.waited", job="shop", table="items", seconds=63.0)
+    assert "ALTER" not in feed.sentence
+    feed.tell("schema.waiting", job="shop", table="items", seconds=0.0)
+    feed.tell("batch.failed", job="shop", batch_id=1, seconds=9, code="deadline", report=None)
+    assert "ALTER" not in feed.sentence
 
 
 def test_a_query_that_runs_again_has_not_ended() -> None:

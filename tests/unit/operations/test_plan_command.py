@@ -155,10 +155,9 @@ def test_a_table_that_exists_follows_its_source(plan: Command, lines: Write, cap
     file = lines(event({**ORDERS, "n": field("int64"), "born": field("int32", TIME + "Date")}))
     assert plan("--messages", file, "--apply") == 0
     assert capsys.readouterr().out.splitlines() == [
-        "ALTER TABLE `shop`.`orders` ADD COLUMN `born` DATE NULL;",
-        "ALTER TABLE `shop`.`orders` MODIFY COLUMN `price` DECIMAL(10,2) NULL;",
-        "ALTER TABLE `shop`.`orders` MODIFY COLUMN `n` BIGINT NULL;",
-        "-- 3 statements were run",
+        "ALTER TABLE `shop`.`orders` ADD COLUMN `born` DATE NULL, MODIFY COLUMN `price` DECIMAL(10,2) NULL, "
+        "MODIFY COLUMN `n` BIGINT NULL;",
+        "-- 1 statements were run",
     ]
     assert plan("--messages", file) == 0
     assert "nothing to do" in capsys.readouterr().out

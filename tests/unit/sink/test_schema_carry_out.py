@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import closing
@@ -18,7 +18,7 @@ from starrocks_txn_sink.coordinator.model import MissingColumns
 from starrocks_txn_sink.errors import DeadlineExceeded, QueryFailed, QueryRefused, UnknownColumn
 from starrocks_txn_sink.options import TableOptions
 from starrocks_txn_sink.rows.target import TargetColumn, parse_type
-from starrocks_txn_sink.sink.schema.changes import AlterJob, SqlTables, add_missing, carry_out
+from starrocks_txn_sink.sink.schema.changes import AlterJob, AlterWait, SqlTables, add_missing, carry_out
 from starrocks_txn_sink.sink.schema.plan import SchemaChange, plan_missing
 from starrocks_txn_sink.sink.session import Session
 from starrocks_txn_sink.sink.typed.tables import Columns
@@ -40,7 +40,7 @@ class Server:
 
     def __init__(self, *answers: Callable[[Server], None], seconds: float = 0.0, jobs: bool = True) -> None:
         self.clock, self.seconds, self.answers = ManualClock(), seconds, deque(answers)
-        self.columns, self.ran = columns(), list[str]()
+        self.columns, self.ran, self.waits = columns(), list[str](), list[AlterWait]()
         self.job: AlterJob | None = None
         self.lists_jobs, self._due = jobs, (0.0, columns())
 
@@ -73,11 +73,14 @@ class Server:
             self.columns = self._due[1]
 
     def carry_out(self, seconds: float = 60.0) -> list[str]:
-        """The statements that were accepted."""
-        schema_changes: list[SchemaChange] = []
-        carry_out(PLAN, self, Deadline.after(seconds, self.clock), schema_changes.append)
+        """The statements that were accepted; what was heard of waits is in `waits`."""
+        news: list[SchemaChange | AlterWait] = []
+        try:
+            carry_out(PLAN, self, Deadline.after(seconds, self.clock), news.append)
+        finally:
+            self.waits = [wait for wait in news if isinstance(wait, AlterWait)]
         assert not PLAN(self.columns)
-        return [change.sql for change in schema_changes]
+        return [change.sql for change in news if isinstance(change, SchemaChange)]
 
 
 def lost(server: Server) -> None:
@@ -89,14 +92,26 @@ def refused(_: Server) -> None:
     raise QueryRefused("no privilege")
 
 
-def test_a_change_is_made_once_and_waited_for(caplog: pytest.LogCaptureFixture) -> None:
-    server = Server(seconds=7.0)
-    with caplog.at_level(logging.WARNING, "starrocks_txn_sink"):
-        assert server.carry_out() == server.ran
+def test_a_change_is_made_once_and_waited_for() -> None:
+    server = Server(seconds=70.0)
+    assert server.carry_out(seconds=100.0) == server.ran
     assert len(server.ran) == 1
-    assert server.clock.monotonic() == 7.0
-    assert sum("schema.waiting" in record.getMessage() for record in caplog.records) == 1
+    assert server.clock.monotonic() == 70.0
+    assert [(wait.seconds, wait.ended) for wait in server.waits] == [
+        *((seconds, False) for seconds in (0.0, 30.0, 60.0)),
+        (70.0, True),
+    ]
+    first, last = server.waits[0].event("j"), server.waits[-1].event("j")
+    where = {"job": "j", "table": "t"}
+    assert first == Event("schema.waiting", {**where, "seconds": 0.0, "alter": "1", "state": "RUNNING"})
+    assert last == Event("schema.waited", {**where, "seconds": 70.0})
     assert server.carry_out() == []
+
+
+def test_a_change_at_once_is_not_waited_for() -> None:
+    server = Server()
+    server.carry_out()
+    assert (server.waits, server.clock.slept) == ([], [])
 
 
 def test_without_a_list_of_jobs_the_columns_alone_show_the_end() -> None:
@@ -151,8 +166,10 @@ def test_a_cancelled_change_is_an_error() -> None:
 
 def test_a_change_that_does_not_end_meets_the_deadline() -> None:
     for server in (Server(seconds=1e9), Server(seconds=1e9, jobs=False)):
-        with pytest.raises(DeadlineExceeded, match="table t being altered"):
+        known = r" \(job 1, RUNNING\)" if server.lists_jobs else ""
+        with pytest.raises(DeadlineExceeded, match=f"before the ALTER of table t{known} was done") as failure:
             server.carry_out(seconds=30.0)
+        assert "SHOW ALTER TABLE COLUMN" in failure.value.advice
         assert server.clock.monotonic() <= 31.0
 
 
@@ -165,7 +182,7 @@ def add(server: Emulator, missing: MissingColumns, **options: Any) -> tuple[list
     )
     session, events = Session("key", "j", "epoch", "checkpoint"), list[Event]()
     add_missing(sink_options, session, events.append, missing, Deadline.after(30.0, SystemClock()))
-    return [event.fields["statement"] for event in events], session
+    return [event.fields["statement"] for event in events if event.name == "schema.changed"], session
 
 
 TABLE = "CREATE TABLE shop.t (id BIGINT NOT NULL) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)"
@@ -187,6 +204,26 @@ def test_columns_and_tables_are_made_over_sql(server: Emulator) -> None:
         port = SqlTables(connection, options, ["t"], Deadline.after(30.0, SystemClock()))
         assert port.latest_job("t") == AlterJob(str(job[0]), "FINISHED", "")
         assert port.latest_job("new") is None
+
+
+@pytest.mark.emulator(
+    *(
+        f"CREATE TABLE shop.{name} (id BIGINT NOT NULL, n INT, d DECIMAL(9,2)) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)"
+        for name in ("t", "u", "v")
+    ),
+    alter_seconds=1.0,
+)
+def test_each_table_is_rewritten_once_and_all_at_the_same_time(server: Emulator) -> None:
+    """Wire contract 10.15."""
+    query(server, "ALTER TABLE shop.v MODIFY COLUMN n BIGINT")  # somebody else's
+    began = time.monotonic()
+    statements, _ = add(server, {name: {"n": ["=BIGINT"], "d": ["=DECIMAL(12,2)"], "x": ["LONG"]} for name in "tuv"})
+    assert time.monotonic() - began < 3.0  # two after each other in `v`, beside the others
+    assert len(statements) == 3
+    assert "ADD COLUMN `x` BIGINT NULL, MODIFY COLUMN `n` BIGINT NULL, MODIFY COLUMN `d` DECIMAL(12,2)" in statements[0]
+    assert [len(query(server, f"SHOW ALTER TABLE COLUMN FROM shop WHERE TableName = '{name}'")) for name in "tuv"] == [
+        *(1, 1, 2)
+    ]
 
 
 @pytest.mark.emulator(TABLE)

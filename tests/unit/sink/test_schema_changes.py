@@ -45,10 +45,8 @@ def test_what_fits_needs_no_change() -> None:
 def test_lacking_columns_are_added_and_narrow_ones_widened() -> None:
     target = columns(id="bigint", big="smallint", d="float", m2="decimal(10, 2)")
     assert statements(target, "id", "big", "d", "m2", "text") == [
-        "ALTER TABLE `shop`.`t` MODIFY COLUMN `big` BIGINT NULL",
-        "ALTER TABLE `shop`.`t` MODIFY COLUMN `d` DOUBLE NULL",
-        "ALTER TABLE `shop`.`t` MODIFY COLUMN `m2` DECIMAL(12,2) NULL",
-        "ALTER TABLE `shop`.`t` ADD COLUMN `text` VARCHAR(65533) NULL",
+        "ALTER TABLE `shop`.`t` ADD COLUMN `text` VARCHAR(65533) NULL, MODIFY COLUMN `big` BIGINT NULL, "
+        "MODIFY COLUMN `d` DOUBLE NULL, MODIFY COLUMN `m2` DECIMAL(12,2) NULL"
     ]
 
 
@@ -139,10 +137,10 @@ def test_tables_are_created_widened_and_extended_over_sql(server: Emulator) -> N
         second = [TableRoute("t", {"id": "id", "small": "big", "text": "text"})]
         assert len(read_planned_changes(options, first, Frame())) == 1  # type: ignore[arg-type]
         session = Session("key", "job", "epoch", "checkpoint", Tables(columns={}))
-        for routes, count in ((first, 1), (second, 2), (second, 0)):
+        for routes, count in ((first, 1), (second, 1), (second, 0)):
             events: list[Event] = []
             apply_schema_changes(options, routes, Frame.schema, session, events.append)
-            assert len(events) == count
+            assert [event.name for event in events].count("schema.changed") == count
         assert session.tables.models["t"] == "PRIMARY_KEYS"
         rows = connection.query("SELECT COLUMN_NAME, COLUMN_TYPE FROM information_schema.columns", (), deadline)
         assert rows == [("id", "bigint(20)"), ("small", "bigint(20)"), ("text", "varchar(65533)")]

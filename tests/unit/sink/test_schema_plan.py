@@ -39,11 +39,10 @@ def test_columns_that_are_there_need_no_statement() -> None:
 
 
 def test_columns_get_the_wider_types_of_the_source() -> None:
-    """One statement for a column, in the order of the needs; a declared type wins, and a key stays."""
+    """One statement for a table (wire contract 10.15); a declared type wins, and a key stays."""
     needs = {"id": ["=LARGEINT"], "Name": ["=VARCHAR(20)", "=VARCHAR(40)"], "new": ["=INT"]}
     assert statements({"t": needs}) == [
-        "ALTER TABLE `shop`.`t` ADD COLUMN `new` INT NULL",
-        "ALTER TABLE `shop`.`t` MODIFY COLUMN `Name` VARCHAR(40) NULL",
+        "ALTER TABLE `shop`.`t` ADD COLUMN `new` INT NULL, MODIFY COLUMN `Name` VARCHAR(40) NULL"
     ]
     assert statements({"t": {"Name": ["=VARCHAR(20)"]}}, t=TableOptions(types={"Name": "VARCHAR(9)"})) == []
 
