@@ -67,6 +67,7 @@ class Limits:
     stream_load_default_timeout_second: float = 600
     prepared_transaction_default_timeout_second: float = 86_400
     default_replication_num: int | None = None
+    max_load_initial_open_partition_number: int = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +156,7 @@ class Configuration:
 _CHANGEABLE = (
     *("label_keep_max_num", "label_keep_max_second", "stream_load_task_keep_max_num", "max_running_txn_num_per_db"),
     *("stream_load_task_keep_max_second", "stream_load_default_timeout_second"),
-    "prepared_transaction_default_timeout_second",
+    *("prepared_transaction_default_timeout_second", "max_load_initial_open_partition_number"),
 )
 _FIXED = ("label_clean_interval_second", "transaction_clean_interval_second")
 _CONFIGURATION = {

@@ -17,6 +17,7 @@ from starrocks_emulator.tables.catalog import Column, Table
 from starrocks_emulator.tables.engine import WaitedTooLong
 from starrocks_emulator.tables.judge import judged_sql, verdict, written_columns
 from starrocks_emulator.tables.mapping import ColumnMapping
+from starrocks_emulator.tables.partitions import needed
 from starrocks_emulator.tables.plan import CsvLayout, Plan
 
 if TYPE_CHECKING:
@@ -159,6 +160,8 @@ def _apply(store: Store, cursor: duckdb.DuckDBPyConnection, plan: Plan, source: 
         log = f"select tracking_log from information_schema.load_tracking_logs where job_id={number}"
         raise SqlError(f"Insert has filtered data, txn_id = {number}, tracking sql = {log}")
     manner = Manner(tuple(column.name for column in written_columns(plan)), partial=plan.partial)
+    if not plan.partial and (values := needed(cursor, plan.table, "changed")):
+        store.add_partitions(plan.table, values)
     try:
         apply_rows(cursor, plan.table, manner, "(SELECT rowid AS __arrival, * FROM changed)")
     except MissingDefault as error:

@@ -12,6 +12,7 @@ from sqlglot.dialects.starrocks import StarRocks
 from starrocks_emulator.settings import EmulatorError
 from starrocks_emulator.tables.apply import AGGREGATES
 from starrocks_emulator.tables.catalog import AUTO_INCREMENT, CatalogError, Column, Default, Model, Table
+from starrocks_emulator.tables.partitions import check_partitioning
 from starrocks_emulator.tables.types import UnsupportedType, parse_type
 
 _KEY_PROPERTIES: tuple[tuple[type[exp.Expr], Model], ...] = (
@@ -76,22 +77,40 @@ def table_definition(create: exp.Create, database: str) -> Table:
             raise CatalogError("External tables cannot be served by the emulator.")
     columns = tuple(column_definition(part) for part in parts if isinstance(part, exp.ColumnDef))
     model, keys = _keys(parts, columns)
-    return Table(
+    table = Table(
         database=schema.this.db or database,
         name=schema.this.name,
         model=model,
         keys=keys,
         columns=_checked(columns, keys, model),
         comment=_first(part.this.name for part in clauses if isinstance(part, exp.SchemaCommentProperty)),
-        partition_by=_partition_by(clauses),
+        partition_by=_partition_by(parts),
         distributed_by=_first(part.sql("starrocks") for part in clauses if isinstance(part, exp.DistributedByProperty)),
         properties={part.name: part.args["value"].name for part in clauses if type(part) is exp.Property},
     )
+    check_partitioning(table)
+    return table
 
 
-def _partition_by(clauses: list[exp.Expr]) -> str:
-    text = _first(part.sql("starrocks") for part in clauses if type(part).__name__.startswith("Partition"))
-    return re.sub(r"(?i)\bdate_trunc\('\w+'", lambda match: match[0].lower(), text)
+def _partition_by(parts: list[exp.Expr]) -> str:
+    """The clause as the server writes it; behind PRIMARY KEY sqlglot takes it for a part of the key."""
+    clause = next((part for part in parts if type(part).__name__.startswith("Partition")), None)
+    by = clause.this if isinstance(clause, exp.PartitionedByProperty) else None
+    listed = by.expressions if isinstance(by, exp.Schema) else [by] if by is not None else []
+    for part in parts:
+        listed = listed or [
+            column for index in part.find_all(exp.IndexParameters) for column in index.args.get("partition_by") or []
+        ]
+    if len(listed) == 1 and isinstance(listed[0], (exp.Tuple, exp.Paren)):
+        listed = listed[0].expressions or [listed[0].this]
+    names = [column.name for column in listed if isinstance(column, (exp.Column, exp.Identifier))]
+    if listed and len(names) == len(listed):
+        return f"PARTITION BY ({', '.join(f'`{name}`' for name in names)})"
+    if listed:
+        text = f"PARTITION BY {', '.join(part.sql('starrocks') for part in listed)}"
+    else:
+        text = clause.sql("starrocks") if clause is not None else ""
+    return re.sub(r"(?i)\b(?:date_trunc\('\w+'|time_slice\()", lambda match: match[0].lower(), text)
 
 
 def _first(texts: Iterable[str]) -> str:
@@ -127,7 +146,7 @@ def _checked(columns: tuple[Column, ...], keys: tuple[str, ...], model: Model) -
         check_aggregate(column, model, key=column.name in keys)
     if not model.replaces:
         return columns
-    return tuple(_as_key(column) if column.name in keys else column for column in columns)
+    return tuple(_as_key(column, model) if column.name in keys else column for column in columns)
 
 
 def check_aggregate(column: Column, model: Model, *, key: bool) -> None:
@@ -142,7 +161,9 @@ def check_aggregate(column: Column, model: Model, *, key: bool) -> None:
         raise CatalogError(f"Type {column.type.text} in a {model.clause} table cannot be served by the emulator.")
 
 
-def _as_key(column: Column) -> Column:
+def _as_key(column: Column, model: Model) -> Column:
+    if model is Model.PRIMARY_KEY and column.type.name == "DECIMAL":
+        raise CatalogError(f"primary key column[{column.name}] type not supported: {column.type.text}")
     if column.type.is_json or column.type.is_set or column.type.name in {"FLOAT", "DOUBLE", "VARBINARY"}:
         raise CatalogError(f"Column {column.name} of type {column.type.text} cannot be a key.")
     return Column(column.name, column.type, nullable=False, default=column.default, comment=column.comment)

@@ -23,9 +23,9 @@ from starrocks_emulator.tables.catalog import CatalogError, Column, Table
 if TYPE_CHECKING:
     from starrocks_emulator.tables.store import Store
 
-_NAME = r"(?:`[^`]+`|[\w$-]+)"
-_TABLE = rf"(?P<table>{_NAME}(?:\s*\.\s*{_NAME}){{0,2}})"
-_FROM = rf"(?:\s+(?:FROM|IN)\s+(?P<database>{_NAME}))?"
+NAME = r"(?:`[^`]+`|[\w$-]+)"
+TABLE = rf"(?P<table>{NAME}(?:\s*\.\s*{NAME}){{0,2}})"
+_FROM = rf"(?:\s+(?:FROM|IN)\s+(?P<database>{NAME}))?"
 _LIKE = r"(?:\s+LIKE\s+(?P<quote>['\"])(?P<like>.*?)(?P=quote))?"
 _COLUMNS = ["Field", "Type", "Null", "Key", "Default", "Extra"]
 _FULL_COLUMNS = ["Field", "Type", "Collation", "Null", "Key", "Default", "Extra", "Privileges", "Comment"]
@@ -67,7 +67,7 @@ def _database(session: QuerySession, match: re.Match[str]) -> str:
     return database
 
 
-def _named_table(store: Store, session: QuerySession, match: re.Match[str]) -> Table:
+def named_table(store: Store, session: QuerySession, match: re.Match[str]) -> Table:
     parts = [_bare(part) for part in match["table"].split(".")]
     groups = match.groupdict()
     database = parts[-2] if len(parts) > 1 else _bare(groups.get("database") or "") or session.database
@@ -94,7 +94,7 @@ def _tables(store: Store, session: QuerySession, match: re.Match[str]) -> Answer
 
 
 def _columns(store: Store, session: QuerySession, match: re.Match[str]) -> Answer:
-    table = _named_table(store, session, match)
+    table = named_table(store, session, match)
     groups = match.groupdict()
     columns = [column for column in table.columns if _matches(column.name, groups.get("like"))]
     if groups.get("full"):
@@ -151,7 +151,7 @@ def column_clause(column: Column) -> str:
 
 def _create_table(store: Store, session: QuerySession, match: re.Match[str]) -> Answer:
     try:
-        table = _named_table(store, session, match)
+        table = named_table(store, session, match)
     except CatalogError as error:
         raise SqlError(analyzing_error(error.as_target)) from error
     if not session.rights.sees(table.database, table.name):
@@ -350,10 +350,10 @@ _HANDLERS: list[tuple[re.Pattern[str], Handler]] = [
     for pattern, handler in (
         (rf"SHOW\s+(?:DATABASES|SCHEMAS){_LIKE}", _databases),
         (rf"SHOW\s+(?P<full>FULL\s+)?TABLES{_FROM}{_LIKE}", _tables),
-        (rf"SHOW\s+CREATE\s+TABLE\s+{_TABLE}", _create_table),
-        (rf"SHOW\s+CREATE\s+(?:DATABASE|SCHEMA)\s+{_TABLE}", _create_database),
-        (rf"SHOW\s+(?P<full>FULL\s+)?(?:COLUMNS|FIELDS)\s+(?:FROM|IN)\s+{_TABLE}{_FROM}{_LIKE}", _columns),
-        (rf"(?:DESC|DESCRIBE)\s+(?:TABLE\s+)?{_TABLE}(?:\s+ALL)?", _columns),
+        (rf"SHOW\s+CREATE\s+TABLE\s+{TABLE}", _create_table),
+        (rf"SHOW\s+CREATE\s+(?:DATABASE|SCHEMA)\s+{TABLE}", _create_database),
+        (rf"SHOW\s+(?P<full>FULL\s+)?(?:COLUMNS|FIELDS)\s+(?:FROM|IN)\s+{TABLE}{_FROM}{_LIKE}", _columns),
+        (rf"(?:DESC|DESCRIBE)\s+(?:TABLE\s+)?{TABLE}(?:\s+ALL)?", _columns),
         (rf"SHOW\s+(?:GLOBAL\s+|SESSION\s+)?VARIABLES{_LIKE}", _variables),
         (r"SHOW\s+FRONTENDS", _frontends),
         (r"SHOW\s+BACKENDS", _backends),
@@ -366,10 +366,10 @@ _HANDLERS: list[tuple[re.Pattern[str], Handler]] = [
             _set_config,
         ),
         (
-            rf"SHOW\s+PROC\s+['\"]/transactions/(?P<database>{_NAME})/(?P<kind>finished|running)['\"]",
+            rf"SHOW\s+PROC\s+['\"]/transactions/(?P<database>{NAME})/(?P<kind>finished|running)['\"]",
             _proc_transactions,
         ),
-        (rf"SHOW\s+ALL\s+STREAM\s+LOAD(?:\s+FOR\s+(?P<label>{_NAME}))?{_FROM}", _stream_loads),
+        (rf"SHOW\s+ALL\s+STREAM\s+LOAD(?:\s+FOR\s+(?P<label>{NAME}))?{_FROM}", _stream_loads),
         (rf"SHOW\s+TRANSACTION{_FROM}\s+WHERE\s+ID\s*=\s*(?P<id>\d+)", _transaction),
         (
             rf"SHOW\s+ALTER\s+TABLE\s+COLUMN{_FROM}"

@@ -99,8 +99,16 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
+class Partition:
+    """An automatic partition: of a time, its begin; of a list, a value for each column."""
+
+    name: str
+    values: tuple[str | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Table:
-    """One table. `partition_by` and `distributed_by` are recorded for SHOW CREATE TABLE, and spread no rows here;
+    """One table. `partition_by` and `distributed_by` spread no rows here; `partitions` are the automatic ones;
     `version` changes with every definition, so that a load planned on an older one is noticed."""
 
     database: str
@@ -113,6 +121,7 @@ class Table:
     distributed_by: str = ""
     properties: Mapping[str, str] = field(default_factory=dict)
     version: int = 1
+    partitions: tuple[Partition, ...] = ()
 
     @property
     def relation(self) -> str:
@@ -136,6 +145,10 @@ class Table:
         """The same table with other columns, as a new version."""
         return replace(self, columns=columns, version=self.version + 1)
 
+    def with_partitions(self, partitions: tuple[Partition, ...]) -> Table:
+        """The same table with other partitions; loads that are planned go on."""
+        return replace(self, partitions=partitions)
+
     def to_json(self) -> str:
         plain = asdict(self)
         plain["model"] = self.model.value
@@ -144,10 +157,11 @@ class Table:
 
     @classmethod
     def from_json(cls, text: str) -> Table:
-        plain: dict[str, Any] = json.loads(text)
+        plain: dict[str, Any] = {"partitions": (), **json.loads(text)}
         plain["model"] = Model(plain["model"])
         plain["keys"] = tuple(plain["keys"])
         plain["columns"] = tuple(_column(column) for column in plain["columns"])
+        plain["partitions"] = tuple(Partition(part["name"], tuple(part["values"])) for part in plain["partitions"])
         return cls(**plain)
 
 

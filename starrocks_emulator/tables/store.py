@@ -33,6 +33,7 @@ from starrocks_emulator.tables.committed import (
 )
 from starrocks_emulator.tables.engine import Engine
 from starrocks_emulator.tables.judge import NO_SOURCE, TrackingLog, TrackingLogs, judged_sql
+from starrocks_emulator.tables.partitions import Opening, Values, needed, with_partitions
 from starrocks_emulator.tables.plan import Plan, PlanRejected, make_plan
 from starrocks_emulator.tables.sets import define_functions
 from starrocks_emulator.tables.staging import Ahead, Staged, StagingFailed, stage
@@ -40,6 +41,7 @@ from starrocks_emulator.tables.staging import Ahead, Staged, StagingFailed, stag
 __all__ = ["CommitRejected", "Plan", "PlanRejected", "Store", "TableCounts", "TransactionRecord"]
 
 _IN_ORDER = Shuffle()
+_ASKS_ALWAYS = Opening()
 NO_ROWS = "No rows were imported from upstream"
 _TOO_MANY_FILTERED = "abnormal data more than max filter rate"
 VirtualRows = Callable[[], Iterable[Mapping[str, Any]]]
@@ -165,7 +167,14 @@ class Store:
                 path.unlink()
 
     def commit(
-        self, db: str, txn_id: int, label: str, loads: Sequence[tuple[Plan, Sequence[Path]]], *, visible: bool = True
+        self,
+        db: str,
+        txn_id: int,
+        label: str,
+        loads: Sequence[tuple[Plan, Sequence[Path]]],
+        *,
+        visible: bool = True,
+        opening: Opening = _ASKS_ALWAYS,
     ) -> dict[str, TableCounts]:
         """Judge all rows of all tables and commit them in one transaction, durable on return.
 
@@ -174,9 +183,29 @@ class Store:
         """
         with self._engine.cursor() as cursor:
             staged = self._stage_all(cursor, loads, txn_id, label)
+            for rows in staged:
+                self._open_partitions(cursor, rows, opening)
             with self._engine.writing:
                 self._write(cursor, db, txn_id, label, staged, visible)
         return {rows.plan.table.name: _counts(rows) for rows in staged}
+
+    def _open_partitions(self, cursor: duckdb.DuckDBPyConnection, rows: Staged, opening: Opening) -> None:
+        """Make the partitions that the rows need, or refuse the commit; what is made stays (wire contract 4.17)."""
+        table = self.registry.find(rows.plan.database, rows.plan.table.name) or rows.plan.table
+        values = needed(cursor, table, rows.rows)
+        if opening.is_refused(table, values, rows.verdict.loaded):
+            raise CommitRejected(table.name, NO_ROWS)
+        self.add_partitions(table, values)
+
+    def add_partitions(self, table: Table, values: Sequence[Values], name: str = "") -> None:
+        """Make the automatic partitions that the table lacks of these, by the server's names or under `name`."""
+        with self._engine.writing, self._engine.cursor() as cursor:
+            now = self.registry.find(table.database, table.name)
+            if now is None or {part.values for part in now.partitions}.issuperset(values):
+                return
+            with self._engine.transaction(cursor):
+                self.registry.redefine(cursor, with_partitions(now, values, name))
+            self.registry.reload(cursor)
 
     def judge(self, txn_id: int, label: str, plan: Plan, paths: Sequence[Path]) -> TableCounts:
         """What a commit of the bodies would find, without committing; raises CommitRejected."""

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from starrocks_emulator.settings import Generation
+from starrocks_emulator.tables.partitions import CHUNK_ROWS, Opening, finishing_order
 from starrocks_emulator.tables.store import NO_ROWS, CommitRejected
 from starrocks_emulator.transactions.backend import ContextLost, LoadContext
 from starrocks_emulator.transactions.frontend import LOAD_TIMEOUT, refresh_committed, register
@@ -245,8 +246,18 @@ class Committer:
         memory = self._memory
         loads = [(context.plan, tuple(context.files)) for context in contexts]
         at_once = faults.hold is None and faults.apart is None
+        opening = Opening()
+        if memory.settings.generation is Generation.B:
+            order = finishing_order([*task.tables])
+            loads.sort(key=lambda load: order.index(load[0].table.name))
+            opening = Opening(
+                lambda table, rows: table != order[0] and rows <= CHUNK_ROWS,
+                memory.limits.max_load_initial_open_partition_number,
+            )
         try:
-            counts = memory.storage.commit(task.database, task.txn_id, task.label, loads, visible=at_once)
+            counts = memory.storage.commit(
+                task.database, task.txn_id, task.label, loads, visible=at_once, opening=opening
+            )
         except CommitRejected as rejected:
             raise TableFailed(rejected.table, rejected.cause, rejected) from rejected
         with memory.lock:
@@ -280,7 +291,7 @@ class Committer:
             for table, sub_task in task.tables.items():
                 sub_task.counts = failure.rejected.counts.get(table)
         message = cancelled_task(load.job_id if load else task.task_id, task.label, cause)
-        if generation_b and failure.table and sorted(task.tables)[0] != failure.table:
+        if generation_b and failure.table and finishing_order([*task.tables])[0] != failure.table:
             memory.history.register(task.txn_id, task.label, task.database)
         memory.abort(task, _FAILED_TABLE if generation_b else f"commit failed: {cause}", message)
         if generation_b:

@@ -112,19 +112,19 @@ def test_several_lanes_and_commits_leave_the_last_row_of_a_key(shop: Shop) -> No
 
 def test_keys_are_compared_by_the_columns_type(shop: Shop) -> None:
     shop.ask(
-        "CREATE TABLE shop.typed (n BIGINT NOT NULL, d DECIMAL(10,2) NOT NULL, t DATETIME NOT NULL,"
+        "CREATE TABLE shop.typed (n BIGINT NOT NULL, d LARGEINT NOT NULL, t DATETIME NOT NULL,"
         " s VARCHAR(20) NOT NULL, v INT) PRIMARY KEY(n, d, t, s) DISTRIBUTED BY HASH(n)"
     )
     same = [
-        '{"n":1,"d":1.5,"t":"2026-01-02 03:04:05","s":"a","v":1}',
-        '{"v":2,"n":"1","d":"1.50","t":"2026-01-02 03:04:05.000","s":"a"}',
-        '{"n":1.0,"d":"01.5","t":"2026/1/2 3:4:5","s":"a","v":3}',
+        '{"n":1,"d":15,"t":"2026-01-02 03:04:05","s":"a","v":1}',
+        '{"v":2,"n":"1","d":"15","t":"2026-01-02 03:04:05.000","s":"a"}',
+        '{"n":1.0,"d":"015","t":"2026/1/2 3:4:5","s":"a","v":3}',
     ]
     unequal = [
-        '{"n":1,"d":1.5,"t":"2026-01-02 03:04:05","s":"A","v":4}',
-        '{"n":1,"d":1.51,"t":"2026-01-02 03:04:05","s":"a","v":5}',
-        '{"n":1,"d":1.5,"t":"2026-01-02 03:04:06","s":"a","v":6}',
-        '{"n":-1,"d":1.5,"t":"2026-01-02 03:04:05","s":"a","v":7}',
+        '{"n":1,"d":15,"t":"2026-01-02 03:04:05","s":"A","v":4}',
+        '{"n":1,"d":16,"t":"2026-01-02 03:04:05","s":"a","v":5}',
+        '{"n":1,"d":15,"t":"2026-01-02 03:04:06","s":"a","v":6}',
+        '{"n":-1,"d":15,"t":"2026-01-02 03:04:05","s":"a","v":7}',
     ]
     rows = [("p-0", 1, seq, "typed", row, False) for seq, row in enumerate([*unequal, *same])]
     rows[-1] = (*rows[-1][:5], True)

@@ -482,11 +482,11 @@ def test_a_key_that_says_nothing_or_was_always_another_one_is_taken(debezium: De
 
 @pytest.mark.parametrize("transactions", [pytest.param("whole", marks=pytest.mark.deep), "none"])
 def test_a_row_of_eleven_megabytes_arrives_whole(debezium: DebeziumShop, transactions: str) -> None:
-    debezium.ask("CREATE TABLE shop.files (position BIGINT, note JSON, part STRING, seq INT) DUPLICATE KEY(position)")
+    debezium.ask("CREATE TABLE shop.`files` (position BIGINT, note JSON, part STRING, seq INT) DUPLICATE KEY(position)")
     content = {"text": "x" * (11 << 20)}
     debezium.put(insert(5, 1, note="small"), insert(5, 2, note=content), insert(5, 3, note="small"), end(5, 3))
     debezium.go(tables={"public.items": "files"}, transactions=transactions)
-    sizes = debezium.ask("SELECT CHAR_LENGTH(CAST(note AS STRING)) FROM shop.files ORDER BY 1")
+    sizes = debezium.ask("SELECT CHAR_LENGTH(CAST(note AS STRING)) FROM shop.`files` ORDER BY 1")
     assert [size for (size,) in sizes] == [7, 7, len(json.dumps(content))]
 
 

@@ -57,7 +57,7 @@ def count(shop: Shop, table: str = "plain") -> tuple[int, int]:
 
 KINDS = """
     id BIGINT NOT NULL, flag BOOLEAN, flag_number TINYINT, tiny TINYINT, small SMALLINT, whole INT, large LARGEINT,
-    single FLOAT, twice DOUBLE, amount DECIMAL(18,6), text VARCHAR(64), bytes VARBINARY(16), day DATE,
+    single FLOAT, twice DOUBLE, amount DECIMAL(18,6), `text` VARCHAR(64), bytes VARBINARY(16), day DATE,
     moment DATETIME, wall DATETIME, free JSON, missing INT
 """
 VALUES = """
