@@ -167,7 +167,10 @@ RELEASE RENAME REPLACE REVOKE RIGHT RLIKE ROW ROWS ROW_NUMBER SCHEMA SCHEMAS SEL
 SMALLINT SYSTEM TABLE TERMINATED TEXT THEN TINYINT TO TRUE UNION UNIQUE UNSIGNED UPDATE USE USING VALUES
 VARCHAR WHEN WHERE WITH
 """
-_RESERVED = frozenset(_RESERVED_WORDS.split())
+_WINDOW_FUNCTIONS = frozenset(
+    ("CUME_DIST DENSE_RANK FIRST_VALUE LAG LAST_VALUE LEAD NTILE PERCENT_RANK RANK ROW_NUMBER").split()
+)
+_RESERVED = _WINDOW_FUNCTIONS | frozenset(_RESERVED_WORDS.split())
 """Words that StarRocks reserves (wire contract 10.13) [D]; `TEXT` and `FILES` were seen [R]."""
 
 
@@ -177,7 +180,7 @@ def _refuse_reserved(tree: exp.Expr) -> None:
         if not name.quoted and name.name.upper() in _RESERVED:
             raise SqlError(
                 f"Getting syntax error. Detail message: Unexpected input '{name.name}', the most similar input is "
-                "{a legal identifier}."
+                + ("{'('}." if name.name.upper() in _WINDOW_FUNCTIONS else "{a legal identifier}.")
             )
 
 

@@ -14,7 +14,9 @@ from tests.support.store_setup import JSON_ARRAY, load, rows
 
 VISITS = """CREATE TABLE test.visits (page INT NOT NULL, users BITMAP BITMAP_UNION NOT NULL, devices HLL HLL_UNION,
 hits BIGINT SUM DEFAULT '0', newest INT REPLACE, most INT MAX) AGGREGATE KEY(page) DISTRIBUTED BY HASH(page)"""
-TAGS = "CREATE TABLE test.tags (id INT NOT NULL, users BITMAP, `text` VARCHAR(9)) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)"
+TAGS = (
+    "CREATE TABLE test.tags (id INT NOT NULL, users BITMAP, `text` VARCHAR(9)) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)"
+)
 HEADERS = {**JSON_ARRAY, "columns": "page,u,d,hits,newest,most,users=to_bitmap(u),devices=hll_hash(d)"}
 
 
