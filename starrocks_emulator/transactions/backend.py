@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from starrocks_emulator.settings import JSON_PAYLOAD_LIMIT, Limits
+from starrocks_emulator.tables.partitions import Opening
 from starrocks_emulator.tables.plan import PlanRejected
 from starrocks_emulator.transactions.messages import Body, Request, RowCounts, loaded_answer
 from starrocks_emulator.transactions.scan_threads import ScanThreads
@@ -68,7 +69,14 @@ class Storage(Protocol):
     def drop_bodies(self, paths: Sequence[Path]) -> None: ...
 
     def commit(
-        self, db: str, txn_id: int, label: str, loads: Sequence[tuple[Any, Sequence[Path]]], *, visible: bool = True
+        self,
+        db: str,
+        txn_id: int,
+        label: str,
+        loads: Sequence[tuple[Any, Sequence[Path]]],
+        *,
+        visible: bool = True,
+        opening: Opening = ...,
     ) -> Mapping[str, Counts]: ...
 
     def publish(self, txn_id: int, apart: float | None = None) -> None: ...
