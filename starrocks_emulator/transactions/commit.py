@@ -244,12 +244,12 @@ class Committer:
 
     def _store(self, task: Task, contexts: list[LoadContext], faults: CommitFaults) -> None:
         memory = self._memory
-        loads = [(context.plan, tuple(context.files)) for context in contexts]
+        by_table = dict(zip(task.tables, contexts, strict=True))
+        order = finishing_order([*by_table])
+        loads = [(by_table[name].plan, tuple(by_table[name].files)) for name in order]
         at_once = faults.hold is None and faults.apart is None
         opening = Opening()
         if memory.settings.generation is Generation.B:
-            order = finishing_order([*task.tables])
-            loads.sort(key=lambda load: order.index(load[0].table.name))
             opening = Opening(
                 lambda table, rows: table != order[0] and rows <= CHUNK_ROWS,
                 memory.limits.max_load_initial_open_partition_number,

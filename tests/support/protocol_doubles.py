@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from starrocks_emulator.settings import Generation, Limits, Settings
+from starrocks_emulator.tables.partitions import Opening
 from starrocks_emulator.tables.plan import PlanRejected
 from starrocks_emulator.tables.store import CommitRejected
 from starrocks_emulator.transactions.backend import Backend, body_names
@@ -19,6 +20,9 @@ from starrocks_emulator.transactions.memory import FrontendMemory, scan_threads
 from starrocks_emulator.transactions.messages import Request, Thrown, transaction_parameters
 
 DATABASE = "shop"
+
+
+OPEN = Opening()
 
 
 class HandClock:
@@ -91,7 +95,14 @@ class MemoryStore:
             path.unlink(missing_ok=True)
 
     def commit(
-        self, db: str, txn_id: int, label: str, loads: Sequence[tuple[Any, Sequence[Path]]], *, visible: bool = True
+        self,
+        db: str,
+        txn_id: int,
+        label: str,
+        loads: Sequence[tuple[Any, Sequence[Path]]],
+        *,
+        visible: bool = True,
+        opening: Opening = OPEN,  # noqa: ARG002
     ) -> Mapping[str, Counted]:
         bodies = {table: b"".join(path.read_bytes() for path in paths) for table, paths in loads}
         for table, body in bodies.items():
