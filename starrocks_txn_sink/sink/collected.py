@@ -31,7 +31,13 @@ from starrocks_txn_sink.http.registry import SchemaRegistry
 from starrocks_txn_sink.options import SchemaChanges, SinkOptions
 from starrocks_txn_sink.options.without_effect import Circumstance, warn_of
 from starrocks_txn_sink.rows import columns as names
-from starrocks_txn_sink.sink.assembly import Assembly, DebeziumAssembly, TransactionAssembly, text_columns
+from starrocks_txn_sink.sink.assembly import (
+    Assembly,
+    DebeziumAssembly,
+    MessageAssembly,
+    TransactionAssembly,
+    text_columns,
+)
 from starrocks_txn_sink.sink.batch_events import BatchOrigin, BatchTries
 from starrocks_txn_sink.sink.checkpoint import FOLDER, ProofLog
 from starrocks_txn_sink.sink.events_writer import EventsWriter
@@ -262,8 +268,8 @@ class CollectedRowsSink(StarRocksSink):
         opened = CollectedEventsWriter.open(self.assemble, self.options, session, frame, origin.checkpoint)
         proves = isinstance(self.assemble, DebeziumAssembly) and self.assemble.policy is not None
         opened.plan = LanePlan(1, shuffle=False, proves=proves)
-        if isinstance(self.assemble, DebeziumAssembly):
-            opened.follow_source(self._listener, strict=False)
+        if isinstance(self.assemble, MessageAssembly):
+            opened.follow_source(self._listener)
         return opened
 
 

@@ -34,7 +34,14 @@ from starrocks_txn_sink.protocol.source_keys import ReadKeys, SourceKey
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS
 from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.sink import projection
-from starrocks_txn_sink.sink.assembly import Assembly, DebeziumAssembly, TransactionAssembly, event_columns, raw_columns
+from starrocks_txn_sink.sink.assembly import (
+    Assembly,
+    DebeziumAssembly,
+    MessageAssembly,
+    TransactionAssembly,
+    event_columns,
+    raw_columns,
+)
 from starrocks_txn_sink.sink.binlog_assembly import CanalAssembly
 from starrocks_txn_sink.sink.checkpoint import query_directory
 from starrocks_txn_sink.sink.lanes import (
@@ -139,13 +146,13 @@ class EventsWriter:
         keep = int(str(frame.sparkSession.conf.get(_RETAIN, "100")))
         return cls(assembly, session, terms, ManifestLog.open(directory, session.epoch, query, keep), rules)
 
-    def follow_source(self, listener: Listener, *, strict: bool) -> None:
+    def follow_source(self, listener: Listener) -> None:
         """Go on with what the ledger knows of the source, and tell `listener` of its snapshot."""
         job = self.session.job
-        snapshot, keys = SnapshotProgress(job, listener=listener), SourceKeys(job, strict=strict)
+        snapshot, keys = SnapshotProgress(job, listener=listener), SourceKeys(job)
         self.source, keys.judge = SourceProgress(snapshot, keys), self._judge_key
         keys.judge_sources = self._judge_sources
-        if isinstance(self.assembly, DebeziumAssembly | CanalAssembly):
+        if isinstance(self.assembly, MessageAssembly):
             keys.table_of = TableMapping(self.assembly.tables, "skip").table_of
         if self.session.token:
             snapshot.marks = self._ask(ReadMarks(job))

@@ -24,9 +24,8 @@ from starrocks_txn_sink.options import SchemaChanges, SinkOptions
 from starrocks_txn_sink.options.combinations import Feature, refuse_without_sql
 from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.sink import session as sessions, termination
-from starrocks_txn_sink.sink.assembly import Assembly, DebeziumAssembly
+from starrocks_txn_sink.sink.assembly import Assembly, MessageAssembly
 from starrocks_txn_sink.sink.batch_events import BatchOrigin, BatchTries, Endpoint, SinkEvents
-from starrocks_txn_sink.sink.binlog_assembly import CanalAssembly
 from starrocks_txn_sink.sink.checkpoint import ProofLog, query_directory
 from starrocks_txn_sink.sink.events_writer import EventsWriter
 from starrocks_txn_sink.sink.failures import has_begun, wait_out
@@ -159,7 +158,6 @@ class StarRocksSink:
         self.routes = tuple(routes)
         self.assemble = assemble
         self.layout_of: LayoutOf = plain_layout  # of tables that the sink creates
-        self.strict_keys = False  # whether the first key of a source's table is judged, too
         _refuse_double_routes(self.routes)
         rows = Feature.ROUTES if self.routes else Feature.JSON_TEXTS
         options.check_features(rows, *([Feature.ASSEMBLE] if assemble is not None else []))
@@ -411,8 +409,8 @@ class StarRocksSink:
         query = origin.checkpoint if origin.streaming else None
         writer = EventsWriter.open(self.assemble, self.options, session, frame, query)
         writer.layout_of = self.layout_of
-        if isinstance(self.assemble, DebeziumAssembly | CanalAssembly):
-            writer.follow_source(self._listener, strict=self.strict_keys)
+        if isinstance(self.assemble, MessageAssembly):
+            writer.follow_source(self._listener)
         return writer
 
     def schema_changes(self, frame: DataFrame) -> list[str]:

@@ -113,14 +113,14 @@ class SnapshotProgress:
 class SourceKeys:
     """`known` are the keys under which rows of a source's table were taken. Those not in the ledger are `unwritten`.
 
-    The first key of a source's table is taken as it is, unless the query is `strict`, as `sync` is: in a pipeline of
-    the user's own, messages may have had any key from the beginning. And a `strict` query takes no further source for a
-    table, which `judge_sources` refuses: `table_of` gives the table of a source's one that is known.
+    `judge` says why rows under a key would be lost, the first key of a table included, and one that an earlier release
+    has taken. Messages without a key say nothing where the first ones of the table had none. A table gets rows of a
+    further source only if `judge_sources` has nothing against it: `table_of` gives the table of a source's one that is
+    known.
     """
 
     job: str = ""
     known: KnownKeys = field(default_factory=dict)
-    strict: bool = False
     judge: Callable[[SourceKey], Refusal | None] = lambda _: None
     table_of: Callable[[str], str | None] = lambda _: None
     judge_sources: Callable[[str, Sequence[SourceTable]], Refusal | None] = lambda *_: None
@@ -133,17 +133,22 @@ class SourceKeys:
             by_table.setdefault(key[:2], []).append(key)
         for place, keys_of_table in by_table.items():
             before = self.known.get(place, set())
-            new = [key for key in keys_of_table if key[3] not in before]
-            refusals = [(key, self.judge(key)) for key in new]
-            sound_before = [names for names in sorted(before) if self.judge((*keys_of_table[0][:3], names)) is None]
-            if sound_before or self.strict or (not before and None in [refusal for _, refusal in refusals]):
-                for key, refusal in refusals:
-                    if refusal is not None:
-                        raise _changed(key, sound_before or [other[3] for other, of in refusals if of is None], refusal)
-            if self.strict and not before:
+            self._check_keys(keys_of_table, before)
+            if not before:
                 self._check_sources(keys_of_table[0][2], place)
+            new = [key for key in keys_of_table if key[3] not in before]
             self.known.setdefault(place, set()).update(key[3] for key in new)
             self.unwritten += new
+
+    def _check_keys(self, keys: Sequence[SourceKey], before: Collection[tuple[str, ...]]) -> None:
+        """Raise SourceKeyChanged for the first of a table's `keys` that loses rows."""
+        if () in before or not any((*before, *(names for *_, names in keys))):
+            keys = [key for key in keys if key[3]]
+        refusals = [(key, self.judge(key)) for key in keys]
+        for key, refusal in refusals:
+            if refusal is not None:
+                others = [(*key[:3], names) for names in sorted(before)] or [other for other, _ in refusals]
+                raise _changed(key, [other[3] for other in others if self.judge(other) is None], refusal)
 
     def _check_sources(self, table: str, new: tuple[str, str]) -> None:
         """Raise InputError if rows of the `new` connector and collection replace those of others in their table."""

@@ -111,13 +111,9 @@ class DebeziumShop(Shop):
         *,
         files: int = 1,
         stage: bool = False,
-        strict: bool = False,
         **settings: Any,
     ) -> list[Receipt]:
-        """Run a query until the folder is read; with `stage` Spark's stage assembles. `told` has the sink's events.
-
-        A `strict` query is one of `sync`.
-        """
+        """Run a query until the folder is read; with `stage` Spark's stage assembles. `told` has the sink's events."""
         options = {name: settings.pop(name) for name in _SINK if name in settings}
         options |= {"tables": settings.pop("sink_tables")} if "sink_tables" in settings else {}
         receipts: list[Receipt] = []
@@ -136,7 +132,6 @@ class DebeziumShop(Shop):
         else:
             assemble = self.assembly(reader="spark", **settings)
         sink = StarRocksSink(self.options(**options), assemble=assemble, listener=listen)
-        sink.strict_keys = strict
         writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(self.checkpoint(checkpoint)))
         assert writer.trigger(availableNow=True).start().awaitTermination(120)
         return receipts

@@ -152,7 +152,7 @@ def start(sync: Sync) -> int:
 
     messages = session(sync).readStream.format("kafka").options(**sync.kafka).load()
     sink = StarRocksSink(sync.options, assemble=sync.assembly)
-    sink.layout_of, sink.strict_keys = sync.layout_of, sync.create
+    sink.layout_of = sync.layout_of
     query = messages.writeStream.foreachBatch(sink).option("checkpointLocation", sync.checkpoint)
     if sync.trigger is not None:
         seconds = parse_duration(sync.trigger) or 0.0

@@ -308,7 +308,7 @@ def _creation_faults(wanted_table: _Wanted) -> list[Refusal]:
 def key_refusals(
     table: str, key: Sequence[str], target_columns: Sequence[TargetColumn], model: str = PRIMARY_KEYS
 ) -> list[Refusal]:
-    """Why the key of an existing table would lose rows of a source with this `key`, in StarRocks' names."""
+    """Why the key of an existing table would lose rows of a source with this `key`, in StarRocks' names of any case."""
     own = [column.name for column in target_columns if column.key]
     if model == "DUP_KEYS":
         return []
@@ -317,7 +317,8 @@ def key_refusals(
         return [Refusal(table, f"its model is {model}, which takes no deletes", ways)]
     source = ", ".join(key) or "no key"
     name_it = f"If the columns determine each other, say so: {declared_keys(table, own)}"
-    further = [name for name in own if name not in key]
+    folded, folded_own = {name.lower() for name in key}, {name.lower() for name in own}
+    further = [name for name in own if name.lower() not in folded]
     if further:
         return [
             Refusal(
@@ -328,7 +329,7 @@ def key_refusals(
                 "(PostgreSQL: REPLICA IDENTITY FULL).",
             )
         ]
-    lacking = [name for name in key if name not in own]
+    lacking = [name for name in key if name.lower() not in folded_own]
     if lacking:
         reason = (
             f"its key ({', '.join(own)}) lacks {', '.join(lacking)} of the source's key: rows would replace one another"

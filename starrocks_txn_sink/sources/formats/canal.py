@@ -47,6 +47,7 @@ from starrocks_txn_sink.sources.formats.row_changes import (
     mask_of,
     names_in,
     refuse,
+    written_groups,
 )
 from starrocks_txn_sink.sources.formats.tables import TableMapping
 
@@ -123,11 +124,8 @@ class CanalMessages:
         """The schemas of each StarRocks table by `mysqlType`, and the keys of the source's tables by `pkNames`."""
         keys_given = _column(read, "pkNames").cast(pa.string())
         columns = {"collection": collections_of(read), "types": _column(read, "mysqlType"), "key": keys_given}
-        groups = pa.table(columns).group_by([*columns], use_threads=False).aggregate([])
-        by_rule, targets = self.tables.tables_of(groups["collection"].combine_chunks())
         schemas, keys = dict[str, list[str]](), set[SourceKey]()
-        written = pc.and_(pc.is_valid(by_rule), pc.is_valid(targets))
-        for row in groups.append_column("table", targets).filter(written).to_pylist():
+        for row in written_groups(columns, self.tables):
             schema = schema_of_types(row["types"]) if row["types"] is not None else None
             if schema is not None:
                 schemas[row["table"]] = list(dict.fromkeys([*schemas.get(row["table"], ()), schema]))

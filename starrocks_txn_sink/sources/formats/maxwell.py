@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.numbered import COMMIT, NUMBER, NUMBERED
 from starrocks_txn_sink.assembler.verified.intake import SNAPSHOT
+from starrocks_txn_sink.protocol.source_keys import SourceKey
 from starrocks_txn_sink.rows.segments import Bools
 from starrocks_txn_sink.sources.formats.json_text import read_members
 from starrocks_txn_sink.sources.formats.raw_format import (
@@ -39,11 +40,14 @@ from starrocks_txn_sink.sources.formats.row_changes import (
     ChangedRows,
     Indexes,
     Names,
+    collections_of,
     events_of,
     events_schema,
     keys_of,
     mask_of,
+    names_in,
     refuse,
+    written_groups,
 )
 from starrocks_txn_sink.sources.formats.tables import TableMapping
 
@@ -60,6 +64,7 @@ _PASSED: Final = r"^(?:(?:table|database)-[a-z]+|bootstrap-(?:start|complete))$"
 _VALUE: Final = r'([^\\])":\s*(?:"(?:[^"\\]|\\.)*"|[^,{}\[\]"]+)'
 """A member's value in a message's key, which has no nested values of its own, behind the end of its name."""
 _PK, _WITHOUT_KEY = "pk.", "_uuid"
+_CONNECTOR: Final = "maxwell"  # messages name none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +97,8 @@ class MaxwellMessages:
         read, valid = read_members(batch.column(VALUE), _MEMBERS)
         op = read["type"].combine_chunks()
         op = pa.array(_OPS.values()).take(pc.index_in(op, value_set=pa.array(_OPS)))
-        keys, names = _keys(read, op, batch.column(KEY).filter(pa.array(valid)))
+        message_keys = batch.column(KEY).filter(pa.array(valid))
+        keys, names = _keys(read, op, message_keys)
         good = valid.copy()
         good[valid] = _are_changes(read, op)
         passed = ~good
@@ -103,6 +109,7 @@ class MaxwellMessages:
             refuse(batch, malformed, *_MALFORMED)
         chosen = pa.array(good[valid])
         read, op, keys, batch = read.filter(chosen), op.filter(chosen), keys[good[valid]], batch.filter(pa.array(good))
+        message_keys = message_keys.filter(chosen)
         unknown = mask_of(pc.and_(pc.equal(op, UPDATE), read["old"].combine_chunks().is_valid())) & (keys < 0)
         if unknown.any():
             refuse(batch, unknown, *_NO_KEY)
@@ -111,8 +118,28 @@ class MaxwellMessages:
         rows = ChangedRows(
             np.arange(len(op)), op, read["data"].combine_chunks(), read["old"].combine_chunks(), keys, names
         )
-        events = events_of(rows, batch, read, self.tables, self._columns(read, op), keep)
-        return ParsedMessages(events.select([*self.events.names, *keep]), int(malformed.sum()))
+        events = events_of(rows, batch, read, self.tables, self._columns(read, op), keep).select(
+            [*self.events.names, *keep]
+        )
+        return ParsedMessages(events, int(malformed.sum()), keys=self._source_keys(read, keys, names, message_keys))
+
+    def _source_keys(self, read: pa.Table, keys: Indexes, names: Names, message_keys: pa.Array) -> frozenset[SourceKey]:
+        """The keys of the source's tables: those that messages name, and that of each table's first other message."""
+        collections = collections_of(read)
+        known = keys >= 0
+        groups = written_groups(
+            {"collection": collections.filter(pa.array(known)), "key": pa.array(keys[known])}, self.tables
+        )
+        found = [(row["collection"], row["table"], names[row["key"]]) for row in groups]
+        others = np.flatnonzero(~known & mask_of(message_keys.is_valid()))
+        first = np.unique(collections.take(pa.array(others)).dictionary_encode().indices, return_index=True)[1]
+        columns = {
+            name: column.take(pa.array(others[first]))
+            for name, column in (("collection", collections), ("key", message_keys))
+        }
+        of_messages = written_groups({**columns, "key": _columns_of(columns["key"])}, self.tables)
+        found += [(row["collection"], row["table"], names_in(row["key"]) or ()) for row in of_messages if row["key"]]
+        return frozenset((_CONNECTOR, *of) for of in found)
 
     def _columns(self, read: pa.Table, op: pa.Array) -> dict[str, pa.Array]:
         """The columns of events that each row of a message has."""

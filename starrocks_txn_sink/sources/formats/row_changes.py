@@ -159,6 +159,16 @@ def events_of(
     return pa.table(events | {name: batch.column(name).take(of_message) for name in keep})
 
 
+def written_groups(columns: Mapping[str, pa.Array], tables: TableMapping) -> list[dict[str, Any]]:
+    """The different values of `columns`, with the StarRocks `table` of their `collection`, where there is one."""
+    groups = pa.table({**columns}).group_by([*columns], use_threads=False).aggregate([])
+    by_rule, targets = tables.tables_of(groups["collection"].combine_chunks())
+    rows: list[dict[str, Any]] = (
+        groups.append_column("table", targets).filter(pc.and_(pc.is_valid(by_rule), pc.is_valid(targets))).to_pylist()
+    )
+    return rows
+
+
 def collections_of(read: pa.Table) -> pa.Array:
     """The names of the source's tables, by database and table."""
     return pc.binary_join_element_wise(read["database"], read["table"], ".").combine_chunks()

@@ -143,6 +143,21 @@ def test_a_key_that_keeps_its_value_and_a_table_without_key_have_no_delete() -> 
     assert [op for *_, op, _ in rows(batch(row("update", {"id": 2}, old={"id": 1}), columns=()))] == ["u"]
 
 
+@pytest.mark.parametrize("where", ["value", "key", "key of an insert"])
+def test_the_keys_of_the_sources_tables_are_told(where: str) -> None:
+    """By which rows come; a table that no rule knows has none, nor has a message without a key."""
+    more: dict[str, Any] = {"primary_key_columns": ["id", "b"]} if where == "value" else {}
+    old: dict[str, Any] = {} if where == "key of an insert" else {"old": {"m": 0}}
+    kind = "update" if old else "insert"
+    messages = batch(*(row(kind, {"id": number, "b": 1, "m": 7}, **old, **more) for number in (1, 2)))
+    texts = [None if where == "value" else f'{{"database":"test","table":"e","pk.id":{n},"pk.b":1}}' for n in (1, 2)]
+    messages = messages.set_column(1, "key", pa.array(texts).cast(pa.binary()))
+    assert parsed(messages).keys == {("maxwell", "test.e", "e", ("id", "b"))}
+    nothing = messages.set_column(1, "key", pa.nulls(2, pa.binary()))
+    assert where != "key of an insert" or parsed(nothing).keys == frozenset()
+    assert parsed(messages, tables=TableMapping({"test.other": "t"}, "skip")).keys == frozenset()
+
+
 def test_an_update_without_the_names_of_its_key_is_an_error() -> None:
     messages = batch(row("insert", {"id": 1}), row("update", {"id": 2}, old={"id": 1}))
     messages = messages.set_column(1, "key", pa.nulls(2, pa.binary()))
