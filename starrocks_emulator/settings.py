@@ -80,6 +80,7 @@ class Settings:
     `alter_seconds`: MODIFY COLUMN takes so long, in the background; a server's takes two ticks of 10 s and the rewrite.
     `second_clock`: in generation B a transaction that is open for `query_timeout` fails at its commit, which a
     frontend of 4.1.1 was not seen to do (wire contract 4.12).
+    `planning_seconds`: a table's first load takes so long to plan; other first loads collide with it meanwhile (4.5).
     `loads_stay_preparing`: information_schema.loads shows the loads of committed labels as PREPARING forever, as
     releases before 4.1.3 do (wire contract 4.15).
     """
@@ -100,6 +101,7 @@ class Settings:
     alter_seconds: float = 0.2
     second_clock: bool = False
     cores: int = 2
+    planning_seconds: float = 0.001
 
 
 class Configuration:

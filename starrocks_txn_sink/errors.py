@@ -285,6 +285,16 @@ class LoadFailed(StarRocksSinkError, Outage):
     hint = "Look at the backends (SHOW BACKENDS): memory, disks, compaction."
 
 
+class LoadsCollided(LoadFailed):
+    """The server cancels a label if two first loads of a table meet (wire contract 4.5). The lanes begin again."""
+
+    code = "loads_collided"
+    summary = "Two lanes loaded a table of a StarRocks transaction for the first time at once; the server cancelled it."
+    hint = (
+        "If it comes again and again, let executors reach the driver (the log says turns.unreachable), or set lanes=1."
+    )
+
+
 class KeyRepeated(StarRocksSinkError, Transient):
     """An earlier load has sent another row of the key; the lanes repeat the transaction when they have all rows."""
 

@@ -124,6 +124,7 @@ class HttpBody:
     def drop(self, limit: int) -> None:
         """Drop up to `limit` bytes of an announced body, which are there."""
         self._left -= len(self._stream.read(min(limit, self._left)))
+        self.finished = not self.chunked and self._left == 0
 
     def discard(self, limit: int) -> bool:
         """Read and drop up to `limit` bytes; True when that was the whole body."""
@@ -371,7 +372,8 @@ class _Connection(BaseHTTPRequestHandler):
         Without a limit only what has come with the headers is dropped, and what comes later is the next request.
         """
         limit = self.server.service.body_limit
-        close = response.close or body.broken or (limit is not None and body.may_never_come)
+        close = self.close_connection or response.close or body.broken
+        close = close or (limit is not None and body.may_never_come)
         if not close and not body.finished:
             if limit is None and not body.read_in_part:
                 with self._received.paused():

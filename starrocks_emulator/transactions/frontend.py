@@ -6,6 +6,7 @@ Commit lives in `commit`. Every method may be called from many threads.
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Sequence
 
 from starrocks_emulator.settings import Generation
@@ -14,6 +15,7 @@ from starrocks_emulator.transactions.backend import Backend, LoadContext
 from starrocks_emulator.transactions.labels import (
     LabelState,
     Operation,
+    Planning,
     Registered,
     Task,
     TaskState,
@@ -35,6 +37,8 @@ from starrocks_emulator.transactions.messages import (
     plain_ok,
 )
 
+_CHANNEL_SHARE = 0.05
+"""Of the time of planning: another first load is fatal then. A real server cancelled for one in ten that met."""
 DEFAULT_WAREHOUSE = "default_warehouse"
 """The one warehouse that there is."""
 LOAD_TIMEOUT = "Load timeout. Increase the timeout and retry"
@@ -103,6 +107,8 @@ class Frontend:
         if not table:
             missing = 'Cannot invoke "Object.hashCode()" because "key" is null'
             raise Thrown(missing, "java.lang.NullPointerException")
+        if task.inherited:
+            raise PlanRejected(f"Transaction {task.txn_id} does not exist")
         if table in task.tables:
             return _backend_of(task, table)
         if not memory.storage.has_table(task.database, table):
@@ -111,7 +117,44 @@ class Frontend:
         if task.too_late_to_plan(memory.clock.monotonic()):
             raise PlanRejected(LOAD_TIMEOUT)
         backend = self._next_backend()
+        met = self._meet_planning(task, table, backend)
+        if met is not None:
+            return met
+        try:
+            return self._plan(task, backend, parameters, request, running_limit)
+        finally:
+            with memory.lock:
+                task.planning.pop(table, None)
+
+    def _meet_planning(self, task: Task, table: str, backend: Backend) -> Backend | Body | None:
+        """What a first load gets while another one is being planned (wire contract 4.5); None: this one plans.
+
+        Raises `PlanRejected`, which cancels the task, when the other one has its channel already.
+        """
+        memory = self._memory
+        with memory.lock:
+            if table in task.tables:
+                return _backend_of(task, table)
+            phase = task.planning.get(table)
+            if phase is None:
+                task.planning[table] = Planning.BEGIN
+                return None
+            if phase is Planning.CHANNEL:
+                host, port = backend.address
+                message = f"channel id 0 for label {task.label} already exist backend [id={port}] [host={host}]"
+                raise PlanRejected(message)
+        return ok("stream load task is in unexpected state BEGIN")
+
+    def _plan(
+        self, task: Task, backend: Backend, parameters: TransactionParameters, request: Request, running_limit: bool
+    ) -> Backend | Body:
+        memory, table = self._memory, parameters.table
+        seconds = memory.settings.planning_seconds
         plan = memory.storage.plan(task.database, table, request.headers)
+        time.sleep(seconds * (1.0 - _CHANNEL_SHARE))
+        with memory.lock:
+            task.planning[table] = Planning.CHANNEL
+        time.sleep(seconds * _CHANNEL_SHARE)
         with memory.lock:
             refused = refusal(task, task.label, Operation.LOAD)
             if refused is not None:

@@ -39,6 +39,13 @@ class LabelState(Enum):
     ABORTED = "ABORTED"
 
 
+class Planning(Enum):
+    """How far the plan of a table's first load is."""
+
+    BEGIN = "begin"
+    CHANNEL = "channel"
+
+
 class TaskState(Enum):
     """State of a label's task, spelled as the server spells it."""
 
@@ -83,6 +90,7 @@ class Task:
     abort_reason: str = ""
     ended_at: float | None = None
     tables: dict[str, Any] = field(default_factory=dict)
+    planning: dict[str, Planning] = field(default_factory=dict)
     inherited: bool = False
 
     def move(self, to: TaskState) -> None:

@@ -36,6 +36,7 @@ from starrocks_txn_sink.errors import (
     InputError,
     KeyRepeated,
     LoadFailed,
+    LoadsCollided,
     RowsRejected,
     SourceChanged,
     StarRocksSinkError,
@@ -47,6 +48,8 @@ from starrocks_txn_sink.protocol.label import Aborted, Backoff, Committed, Unkno
 
 Result = TypeVar("Result")
 
+MOST_COLLISIONS = 10
+"""Labels in a row that first loads may cost by meeting; each met in 3 of 60 micro-batches without turns."""
 LANE = "all"
 """Stands in a label for the number of a lane."""
 MOST_REPEATS = 3
@@ -147,6 +150,15 @@ class RoundLimits:
 
 
 @dataclass(slots=True)
+class _Failures:
+    """What has gone wrong with one round; `repeats` counts the tasks that ended early since another failure."""
+
+    failures: int = 0
+    repeats: int = 0
+    collisions: int = 0
+
+
+@dataclass(slots=True)
 class SharedTransactionCoordinator:
     """Writes the rows that the lanes read, label by label; the module's docstring says how.
 
@@ -205,11 +217,11 @@ class SharedTransactionCoordinator:
 
         Raises the error of the last attempt.
         """
-        failures, repeats, attempts = 0, 0, 1
+        counts, attempts = _Failures(), 1
         missing: model.MissingColumns = {}
         while True:
             # A shorter round has fewer rows to load before its label is too old.
-            order = RunLanes(next(self.labels), part, self.hold, self.limits.seconds / 2**failures)
+            order = RunLanes(next(self.labels), part, self.hold, self.limits.seconds / 2**counts.failures)
             try:
                 return (yield from self._attempt(order, attempts, missing))
             except _TablesDiffer as differ:  # nothing has failed
@@ -220,18 +232,27 @@ class SharedTransactionCoordinator:
                 if self.hold:
                     raise
                 self.hold = True  # nothing has failed, so it is no failure
-            except TaskRepeated as error:
-                failures, repeats = failures + 1, repeats + 1
-                if repeats == MOST_REPEATS or self.deadline.expired():
-                    raise self.name_death(error, repeats) from None
-                yield Pause(self.limits.backoff.seconds(failures - 1, self.rng))
-            except StarRocksSinkError as error:
-                failures, repeats = failures + 1, 0
-                again = error.retryable or (self.limits.can_stop and isinstance(error, TransactionTimedOut))
-                if not again or failures >= self.limits.max_attempts or self.deadline.expired():
+            except LoadsCollided:  # by chance: the next label need not wait, and is no further attempt
+                counts.collisions += 1
+                if counts.collisions == MOST_COLLISIONS or self.deadline.expired():
                     raise
-                yield Pause(self.limits.backoff.seconds(failures - 1, self.rng))
+            except StarRocksSinkError as error:
+                yield self._pause_after(error, counts)
             attempts += 1
+
+    def _pause_after(self, error: StarRocksSinkError, counts: _Failures) -> Pause:
+        """The wait before the next label; raises `error`, or the one that explains it, if there is to be none."""
+        counts.failures += 1
+        counts.repeats = counts.repeats + 1 if isinstance(error, TaskRepeated) else 0
+        over = self.deadline.expired()
+        if isinstance(error, TaskRepeated):
+            if counts.repeats == MOST_REPEATS or over:
+                raise self.name_death(error, counts.repeats) from None
+        else:
+            again = error.retryable or (self.limits.can_stop and isinstance(error, TransactionTimedOut))
+            if not again or counts.failures >= self.limits.max_attempts or over:
+                raise error
+        return Pause(self.limits.backoff.seconds(counts.failures - 1, self.rng))
 
     def _attempt(
         self, order: RunLanes, attempts: int, missing: model.MissingColumns
@@ -280,7 +301,8 @@ def judge(lanes: LanesResult, *, may_sort: bool) -> str:
     A source transaction that is split over two tasks looks torn in both. So a lane's error about the input is a reason
     to sort, if the rows may be sorted. Of several failures this raises the one that explains the most: first a
     KeyRepeated, then one that a retry cannot repair, then any but TaskRepeated, and LoadFailed last: a load may fail
-    only because the label has ended. Among equals the earliest counts, as far as the clocks of the hosts agree.
+    only because the label has ended, unless loads have collided. Among equals the earliest counts, as far as the
+    clocks of the hosts agree.
     """
     reasons = list(lanes.unsorted)
     twice = find_shared_partition(lanes.shares)
@@ -326,7 +348,8 @@ def unknown_columns(missing: model.MissingColumns) -> UnknownColumn:
 def _rank(failure: LaneFailure) -> tuple[bool, bool, int, float]:
     """The order of failures: causes before consequences."""
     error = failure.error
-    vague = 2 if isinstance(error, LoadFailed) else int(isinstance(error, TaskRepeated))
+    ended = isinstance(error, LoadFailed) and not isinstance(error, LoadsCollided)
+    vague = 2 if ended else int(isinstance(error, TaskRepeated))
     return not isinstance(error, KeyRepeated), error.retryable, vague, failure.at
 
 

@@ -43,6 +43,7 @@ from starrocks_txn_sink.http.connection import REPLY_LIMIT, BodyPieces, Connecti
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import HOST_HINT, Address, parse_location
 from starrocks_txn_sink.options.redirects import RedirectRules
+from starrocks_txn_sink.protocol.refusals import BEING_PLANNED, OF_A_TASK
 from starrocks_txn_sink.protocol.wire import LabelState, Operation, Reply, Request, Status
 
 
@@ -229,6 +230,13 @@ def _read_answer(operation: Operation, answer: HttpResponse, sending: bool) -> R
     read = read_load_state if operation is Operation.LOAD_STATE else read_reply
     reply = read(answer.status, answer.body)
     if operation is Operation.LOAD and reply.status is Status.OK and not sending:
+        if BEING_PLANNED in reply.message:
+            return replace(reply, status=Status.TXN_IN_PROCESSING)
+        if reply.message.startswith(OF_A_TASK):
+            raise errors.BadReply(
+                f"The frontend answered a load with OK and named no backend: {_safe_excerpt(reply.message)!r}.",
+                hint="The label has ended. The sink writes the rows again under a new label.",
+            )
         raise errors.BadReply(
             "The empty PUT that asks for a backend returned OK: a proxy followed the redirect by itself and loaded "
             "an empty body.",

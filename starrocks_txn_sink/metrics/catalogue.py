@@ -68,6 +68,7 @@ RETRIES = (
     ("begin", "too_many_transactions"),
     ("load", "busy"),
     ("load", "load_failed"),
+    ("load", "loads_collided"),
     ("commit", "commit_failed"),
     ("commit", "outcome_unknown"),
     ("task", "failed"),

@@ -1,7 +1,7 @@
 """One label: its name, and the steps begin, load, commit, confirm, roll back as generators.
 
-A protocol generator yields `Request`, `LedgerRequest` or `Wait` and is sent the result; `run` alone sends and waits for
-it. The generator never sees a socket, a thread or a clock, so the simulator steps through the code of production.
+A protocol generator yields a `Step` and is sent the result; `run` alone sends and waits for it. The generator never
+sees a socket, a thread or a clock, so the simulator steps through the code of production.
 
 The wire rules come from StarRocks' sources and recorded replies. Where they are uncertain the steps take the careful
 side: every load answer but OK and TXN_IN_PROCESSING ends the label, a refused commit is rolled back before it counts as
@@ -23,6 +23,7 @@ from starrocks_txn_sink import errors
 from starrocks_txn_sink.clock import Clock, Deadline
 from starrocks_txn_sink.errors import BeginFailed, LoadFailed, OutcomeUnknown, StarRocksSinkError, TransportError
 from starrocks_txn_sink.protocol import refusals
+from starrocks_txn_sink.protocol.turns import TurnRequest, Turns
 from starrocks_txn_sink.protocol.wire import Body, LabelState, Operation, Reply, Request, Status, Transport
 from starrocks_txn_sink.telemetry import Listener, Span, ignore_event
 
@@ -62,9 +63,11 @@ class Ledger(Protocol):
     def execute(self, request: LedgerRequest, deadline: Deadline) -> Any: ...
 
 
-StepResult = Any  # Request: Reply or TransportError; LedgerRequest: its result or TransportError; Wait: None
+StepResult = Any  # Request: Reply or TransportError; LedgerRequest: its result or TransportError; the others: None
 Result = TypeVar("Result")
-Steps = Generator[Request | LedgerRequest | Wait, StepResult, Result]
+Step = Request | LedgerRequest | TurnRequest | Wait
+"""What a protocol needs next."""
+Steps = Generator[Step, StepResult, Result]
 
 
 def run(
@@ -74,33 +77,42 @@ def run(
     deadline: Deadline,
     ledger: Ledger | None = None,
     listener: Listener = ignore_event,
+    turns: Turns | None = None,
 ) -> Result:
     """Run `steps` to their end; raises their errors, and DeadlineExceeded if `deadline` passes first.
 
     DeadlineExceeded and terminal transport errors end the steps at once: no further request can succeed. Emits
-    `request.started`, then `request.completed` (with `status`) or `request.failed`, for each request.
+    `request.started`, then `request.completed` (with `status`) or `request.failed`, for each request. Without `turns`
+    every turn is there at once; a turn ends with the steps.
     """
     try:
         needed = next(steps)
         while True:
-            needed = steps.send(_perform(needed, transport, ledger, clock, deadline, listener))
+            needed = steps.send(_perform(needed, transport, ledger, clock, deadline, listener, turns))
     except StopIteration as stop:
         result: Result = stop.value
         return result
     finally:
         steps.close()
+        if turns is not None:
+            turns.leave()
 
 
 def _perform(
-    needed: Request | LedgerRequest | Wait,
+    needed: Step,
     transport: Transport,
     ledger: Ledger | None,
     clock: Clock,
     deadline: Deadline,
     listener: Listener,
+    turns: Turns | None,
 ) -> StepResult:
     if isinstance(needed, Wait):
         clock.sleep(deadline.limit(needed.seconds, needed.reason))
+        return None
+    if isinstance(needed, TurnRequest):
+        if turns is not None:
+            turns.take(needed, deadline)
         return None
     try:
         if isinstance(needed, LedgerRequest):
@@ -279,9 +291,10 @@ def load(
 ) -> Steps[Loaded]:
     """Send `body` to `table`; raises the errors of `refusals.load_error`, and LoadFailed for a lost reply.
 
-    Only TXN_IN_PROCESSING is repeated: the server has read nothing. After any other failure the server may have a part
-    of the body, so the label must be rolled back (wire contract 4.8).
+    The lanes of a label take turns at a table. Only TXN_IN_PROCESSING is repeated: the server has read nothing. After
+    any other failure the server may have a part of the body, so the label must be rolled back (wire contract 4.8).
     """
+    yield TurnRequest(label.name, table)
     for tries in range(retry_policy.busy_tries):
         answer = yield label.request(Operation.LOAD, table=table, headers=headers, body=body)
         if not isinstance(answer, Reply):

@@ -57,6 +57,8 @@ _ADVICE = {
     "Unknown data format": "Set `format` to json, or leave it out.",
 }
 """Advice by the server's text."""
+# Two first loads of a table at once (wire contract 4.5); the label has ended, and later refusals repeat this.
+_LOADED_TWICE = "already exist backend"
 # The label had ended before: by another load, or by another client. Neither says anything of the refused table.
 _CANCELLED_BEFORE = ("has already been cancelled", "is aborting")
 # What a label that was rolled back by request has for a cause.
@@ -78,6 +80,10 @@ _TOO_MANY = "current running txns on db"
 _TIMED_OUT = ("Load timeout", "coordinator could not finished before job timeout")
 _MESSAGE_LIMIT = 600
 
+BEING_PLANNED = "is in unexpected state BEGIN"
+"""In a frontend's OK to a load without a backend: another load plans the table; repeat it (wire contract 4.5)."""
+OF_A_TASK = "stream load task "
+"""Begins what a frontend says of a label, in contrast to a proxy."""
 ALREADY_COMMITTING = "is already committing"
 DURING_COMMITTING = "during committing"
 _ROLLBACK_PENDING = ("rollback pending", "abort is already in progress")
@@ -106,6 +112,8 @@ def load_error(reply: Reply, label: str, table: str) -> StarRocksSinkError:
         return errors.TooManyTransactions(f"The server did not take the load: {text}", **place)
     if _contains_any(text, _TIMED_OUT):
         return timed_out(label, text)
+    if _LOADED_TWICE in text:
+        return errors.LoadsCollided(f"Two lanes loaded {table} for the first time at once: {text}", **place)
     if _BY_REQUEST.search(text):
         message = f"The label was rolled back by another client or lane, so a load into {table} was refused: {text}"
         return errors.LoadFailed(message, hint=_BY_OTHERS, **_context(reply, label))

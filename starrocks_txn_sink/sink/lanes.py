@@ -32,6 +32,7 @@ from starrocks_txn_sink.coordinator.quarantine import Quarantine
 from starrocks_txn_sink.errors import (
     KeyRepeated,
     LaneDied,
+    LoadsCollided,
     OptionError,
     RowsRejected,
     StarRocksSinkError,
@@ -43,7 +44,7 @@ from starrocks_txn_sink.options.without_effect import Circumstance
 from starrocks_txn_sink.protocol.label import Label, RetryPolicy, labels, roll_back, run
 from starrocks_txn_sink.protocol.ledger import Owner, fresh_tokens
 from starrocks_txn_sink.sink.failures import reason_of_task
-from starrocks_txn_sink.sink.spark_jobs import context_of, task_slots
+from starrocks_txn_sink.sink.spark_jobs import context_of, driver_addresses, task_slots
 from starrocks_txn_sink.sources.kafka.options import SPARK_READS
 from starrocks_txn_sink.sources.kafka.spark_reader import has_whole_partitions
 from starrocks_txn_sink.telemetry import DRIVER_STEPS, EventLogger, Span, fan_out, get_logger, ignore_event
@@ -60,6 +61,7 @@ from starrocks_txn_sink.writer.messages import (
 from starrocks_txn_sink.writer.metrics import LaneMetrics
 from starrocks_txn_sink.writer.runner import Performer
 from starrocks_txn_sink.writer.task import LaneTask, log_steps, now_text
+from starrocks_txn_sink.writer.turns import TurnsAddress, turns_of
 from starrocks_txn_sink.writer.worker import RESOURCES, WorkerResources
 
 if TYPE_CHECKING:
@@ -100,10 +102,10 @@ class LanePlan:
     """How the lanes of a session read its micro-batches: `reading` says it for the next one.
 
     There are at most `lanes` lanes; `slots` says how many tasks the cluster runs at a time, None if that is hidden or
-    no limit. With `claims` Spark may run the task of a lane twice without the task's knowledge
-    (`writer.task`). `disordered`: rows have come out of order, or probably will. `small`: the last micro-batch was so
-    small that one task takes it in any order. `proves`: one lane takes events in any order, because it proves source
-    transactions by their counts; it gives out all rows in order.
+    no limit. `turns` says where several lanes take turns at tables. With `claims` Spark may run the task of a lane
+    twice without the task's knowledge (`writer.task`). `disordered`: rows have come out of order, or probably will.
+    `small`: the last micro-batch was so small that one task takes it in any order. `proves`: one lane takes events in
+    any order, because it proves source transactions by their counts; it gives out all rows in order.
     """
 
     lanes: int
@@ -115,6 +117,7 @@ class LanePlan:
     small: bool = False
     follows_a_shuffle: bool = False
     slots: Callable[[], int | None] = lambda: None
+    turns: Callable[[], TurnsAddress | None] = lambda: None
 
     @classmethod
     def of(
@@ -155,6 +158,7 @@ class LanePlan:
             disordered=not whole and options.lanes is None,
             follows_a_shuffle=shuffled,
             slots=partial(task_slots, context),
+            turns=partial(turns_of, *driver_addresses(frame)),
         )
 
     @property
@@ -186,7 +190,8 @@ class LanePlan:
         """`task` for lanes that read so."""
         sort = self.reading is Reading.SORTED
         whole = self.direct or self.proves
-        return replace(task, claims=self.claims or sort, ordered=sort or self.proves, whole=whole)
+        turns = self.turns() if self.tasks > 1 else None
+        return replace(task, claims=self.claims or sort, ordered=sort or self.proves, whole=whole, turns=turns)
 
     def sort(self, why: str, subject: str) -> None:
         """From now on `subject` are sorted, because of `why`; raises Unordered if the options forbid it."""
@@ -341,6 +346,8 @@ class RoundRunner:
         self._reports[label] = of_kind(messages, LaneReport)
         self.written.carried = of_kind(messages, CarryOver)
         result = result_of(messages)
+        if any(isinstance(failure.error, LoadsCollided) for failure in result.failures):
+            self._metrics.count_collision()
         for failure in result.failures:
             if isinstance(failure.error, KeyRepeated):
                 self._metrics.expect_hold()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 import secrets
+import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -58,6 +59,17 @@ class SparkJobs:
 def context_of(frame: DataFrame) -> Any:
     """The SparkContext of `frame`; None on Spark Connect."""
     return getattr(frame.sparkSession, "_sc", None)
+
+
+def driver_addresses(frame: DataFrame) -> tuple[str, str, str]:
+    """Spark's master, the driver's host as executors know it, and the address that it binds on this machine."""
+    settings, here = frame.sparkSession.conf, socket.gethostname()
+    master, host, bind = "", here, ""
+    with contextlib.suppress(Exception):  # not a setting of every kind of session
+        master = settings.get("spark.master", "") or ""
+        host = settings.get("spark.driver.host", here) or here
+        bind = settings.get("spark.driver.bindAddress", "") or ""
+    return master, host, bind or host
 
 
 def task_slots(context: Any) -> int | None:

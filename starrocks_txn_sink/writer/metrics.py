@@ -21,7 +21,7 @@ from starrocks_txn_sink.coordinator.coordinator import LaneShare
 from starrocks_txn_sink.coordinator.lane import Lane
 from starrocks_txn_sink.coordinator.model import Ints, Receipt
 from starrocks_txn_sink.coordinator.ownership import Ownership
-from starrocks_txn_sink.errors import KeyRepeated, StarRocksSinkError
+from starrocks_txn_sink.errors import KeyRepeated, LoadsCollided, StarRocksSinkError
 from starrocks_txn_sink.protocol.label import Aborted, Committed, Loaded, Unknown
 from starrocks_txn_sink.protocol.ledger import Position
 from starrocks_txn_sink.protocol.wire import Operation, Status
@@ -91,6 +91,10 @@ class LaneMetrics:
         """Say that the next rollback is no failure: the lanes send the same rows again in another order."""
         with self._lock:
             self._held_back = True
+
+    def count_collision(self) -> None:
+        """Count a label that the server cancelled because two first loads of a table met."""
+        self._cost.retries["load"][LoadsCollided.code] += 1
 
     def attach_replay(self, replay: Replay) -> None:
         """For rows with positions: `replay` knows which rows are new, and how many were skipped."""

@@ -28,6 +28,7 @@ from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol import label as protocol
 from starrocks_txn_sink.protocol.label import Aborted, Label, Ledger, RetryPolicy, Steps, Unknown, run
 from starrocks_txn_sink.protocol.refusals import NO_ROWS
+from starrocks_txn_sink.protocol.turns import Turns
 from starrocks_txn_sink.protocol.wire import Body, Transport
 from starrocks_txn_sink.rows.body import ReleasedBody, UniqueRows, load_body
 from starrocks_txn_sink.telemetry import Listener, Span, ignore_event
@@ -292,6 +293,7 @@ class Performer:
     unique: UniqueRows = field(default_factory=lambda: UniqueRows({}))
     release: Callable[[], None] | None = None
     query: Query | None = None
+    turns: Turns | None = None
 
     def __call__(self, action: model.Action) -> model.Result:
         """Run the steps of `action` and return their result; raises StarRocksSinkError as they do.
@@ -350,7 +352,7 @@ class Performer:
     def _perform(self, action: model.Action) -> model.Result:
         steps, deadline = self.steps(action)
         try:
-            result = run(steps, self.transport, self.clock, deadline, self.ledger, self.listener)
+            result = run(steps, self.transport, self.clock, deadline, self.ledger, self.listener, self.turns)
         except DeadlineExceeded as error:
             result = self.result_after_deadline(action, error)
         return self._with_reasons(action, result)

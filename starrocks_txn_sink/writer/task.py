@@ -54,6 +54,7 @@ from starrocks_txn_sink.writer.dead_letters import DeadLetters
 from starrocks_txn_sink.writer.metrics import LaneMetrics
 from starrocks_txn_sink.writer.runner import LaneRunner, Performer
 from starrocks_txn_sink.writer.table_checks import SourceSchema, TableChecks, TablesLackColumns
+from starrocks_txn_sink.writer.turns import TurnsAddress, lane_turns
 
 ReadRows = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 RunLane = Callable[[], list[messages.Message]]
@@ -98,7 +99,8 @@ class LaneTask:
     round's begin, a lane that can go on in the next round stops.
 
     Loads: `keys` has the primary keys of the tables whose rows replace each other (`rows.body`). With `hold` rows are
-    loaded when all of them are there: the last micro-batch's keys came again and again. `compared` has the names in
+    loaded when all of them are there: the last micro-batch's keys came again and again. At `turns` the lanes take turns
+    at their tables; None where there is one lane, or nobody to ask. `compared` has the names in
     rows that the driver knows already, by table; None if it does not want to know any. `modes` are those of the
     connector whose rows these are; None: they are not Debezium's.
     """
@@ -123,6 +125,7 @@ class LaneTask:
     round_ends: float | None = None
     round_seconds: float = 0.0
     modes: ConnectorModes | None = None
+    turns: TurnsAddress | None = None
     logging: telemetry.LogSettings | None = field(default_factory=telemetry.executor_log_settings)
 
     @property
@@ -303,6 +306,7 @@ class LaneTry:
             listener,
             unique=unique,
             release=spill.release if spill is not None else None,
+            turns=lane_turns(task.turns),
         )
         checks = TableChecks(
             options, self._source, resources.columns, self.deadline, task.compared, unchanged, task.modes
@@ -440,8 +444,8 @@ _REPEATED = "The log of the executors has the error of the first try."
 _MOST_CUTS: Final = 100
 """Positions of each source partition that a lane reports to a quarantine; more of them make its search shorter."""
 _IN_TURN = RetryPolicy(busy_tries=1_000_000, backoff=Backoff(first=0.02, longest=0.5))
-"""Lanes of a shared label load a table in turn: the server refuses all loads but one (wire contract 4.5). The deadline
-ends the tries."""
+"""Where lanes cannot ask for their turn, the server refuses all loads of a table but one (wire contract 4.5). The
+deadline ends the tries."""
 
 _STEP_LINES = {"step.completed": "step.ended", "step.failed": "step.failed"}
 

@@ -12,6 +12,7 @@ import pytest
 from starrocks_emulator.settings import Generation, Limits
 from starrocks_emulator.sql.information_schema import load_rows
 from starrocks_emulator.transactions.backend import Backend
+from starrocks_emulator.transactions.labels import Planning
 from starrocks_emulator.transactions.messages import transaction_parameters
 from tests.support.protocol_doubles import Stage
 
@@ -107,6 +108,42 @@ def test_a_frontend_that_takes_over_says_ok_to_any_rollback(tmp_path: Path, gene
     stage.memory.hand_over()
     assert stage.rollback("done")["Message"] == "stream load done abort"
     assert stage.state("done") == "VISIBLE"
+
+
+def test_a_frontend_that_takes_over_cancels_an_open_label_at_its_next_load(tmp_path: Path) -> None:
+    """Wire contract 10.5."""
+    stage = Stage(tmp_path)
+    stage.begin("open")
+    stage.load("open", "t")
+    stage.memory.hand_over()
+    refused = stage.load("open", "t")
+    assert refused["Status"] == "FAILED"
+    assert "error_msg{cancel stream task for exception: Transaction " in refused["Message"]
+    assert refused["Message"].endswith(" does not exist}")
+    assert stage.begin("open")["ExistingJobStatus"] == "CANCELLED"
+
+
+def test_first_loads_of_a_table_collide_while_it_is_planned(tmp_path: Path) -> None:
+    """Wire contract 4.5: an OK without a backend at first; then the label is cancelled for all tables."""
+    stage = Stage(tmp_path)
+    stage.begin("l")
+    stage.begin("m")
+    met: list[Any] = []
+
+    def plan(*arguments: Any) -> Any:
+        label = arguments[2]["label"]
+        stage.memory.tasks[label].planning["t"] = {"l": Planning.BEGIN, "m": Planning.CHANNEL}[label]
+        parameters = transaction_parameters(stage.request(label, table="t"))
+        met.append(stage.frontend.load(parameters, stage.request(label, table="t")))
+        return right(*arguments)
+
+    right = stage.store.plan
+    stage.store.plan = plan  # type: ignore[method-assign, assignment]
+    assert stage.load("l", "t")["Status"] == "OK"
+    assert met.pop() == {"Status": "OK", "Message": "stream load task is in unexpected state BEGIN"}
+    assert "has already been cancelled" in stage.load("m", "t")["Message"]
+    assert "channel id 0 for label m already exist backend [id=" in met.pop()["Message"]
+    assert stage.begin("m")["ExistingJobStatus"] == "CANCELLED"
 
 
 @both_generations

@@ -10,6 +10,7 @@ from typing import Any
 from starrocks_txn_sink.errors import BadReply, NotSent, QueryFailed, ReplyLost, TransportError
 from starrocks_txn_sink.protocol.label import LedgerRequest
 from starrocks_txn_sink.protocol.ledger import ReadMarker, WriteClaim, WriteMarker
+from starrocks_txn_sink.protocol.turns import TurnRequest
 from starrocks_txn_sink.protocol.wire import Operation, Reply, Request, Status
 from tests.support.model_server import Fault
 
@@ -17,6 +18,7 @@ from .cluster import Cluster, Respond
 from .profile import Profile
 from .scheduler import Fiber, Node
 from .trace import Trace
+from .turns import TurnDesk
 
 READ_TIMEOUT = 10.0
 _UNSEEN = 0.2  # share of claims
@@ -37,6 +39,7 @@ class Network:
 
     def __init__(self, cluster: Cluster, profile: Profile, rng: Random, trace: Trace) -> None:
         self.trouble = True
+        self.turns = TurnDesk(cluster.scheduler, Random(repr(profile)))
         self.faults = 0
         self.troubled: set[str] = set()  # labels with a request that was lost, late or executed unseen
         self.listen: Callable[[], None] = lambda: None
@@ -60,9 +63,16 @@ class Network:
 
     def send(self, needed: Any, fiber: Fiber) -> None:
         """Bring `needed` (a Request or a Question) to the cluster and its answer to `fiber`."""
+        if isinstance(needed, TurnRequest):
+            self.turns.ask(needed, fiber)
+        else:
+            self._bring(needed, fiber)
+
+    def _bring(self, needed: Any, fiber: Fiber) -> None:
         self.listen()
         self._execute_next_to(needed, fiber.node)
-        fault = self._stalled(needed, fiber) or self._choose(needed)
+        collides = isinstance(needed, Request) and self.turns.collides(needed, fiber)
+        fault = self._stalled(needed, fiber) or self._choose(needed) or ("collided" if collides else None)
         respond = self._respond(needed, fiber)
         latency = self._rng.random() * 0.02
         if fault is not None:

@@ -91,6 +91,7 @@ class Fiber:
         self.node = node
         self.deadline = deadline
         self.faults = 0
+        self.at_end: Callable[[], None] = _nothing
         self._steps = steps
         self._send = send
         self._done = callback
@@ -106,15 +107,23 @@ class Fiber:
         try:
             needed = self._steps.send(answer)
         except StopIteration as ended:
-            self._done(ended.value)
+            self._end(ended.value)
             return
         except StarRocksSinkError as error:
-            self._done(error)
+            self._end(error)
             return
         if self.left() <= 0.0:
             self._steps.close()
-            self._done(DeadlineExceeded("The deadline passed."))
+            self._end(DeadlineExceeded("The deadline passed."))
         elif isinstance(needed, Wait):
             self.node.soon(min(needed.seconds, self.left()), self._step, None)
         else:
             self._send(needed, self)
+
+    def _end(self, result: object) -> None:
+        self.at_end()
+        self._done(result)
+
+
+def _nothing() -> None:
+    """Nobody waits for this fiber's end."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from random import Random
 
 import pyarrow as pa
@@ -126,6 +126,7 @@ class World:
         self.network.listen = self._sent
         self.network.stall = self._stall
         self.checker = self._make_checker(self.source)
+        self.network.turns.broken = partial(self.checker.report, "other")
         keyed = ledger and seed % KEYED[0] == KEYED[1] and not self.plain and not self.poison
         self.keys: dict[str, TableKey] = dict(KEYS) if keyed else {}
         self.checker.keyed = frozenset(self.keys)

@@ -28,6 +28,7 @@ class Fault(Enum):
     BUSY = "busy"  # TXN_IN_PROCESSING
     REFUSED = "refused"  # FAILED; a load's label is aborted by it
     BACKEND = "backend"  # load: the backend refuses, the frontend does not know, a commit goes through without the rows
+    COLLIDED = "collided"  # load: another first load of the table is being planned, and the label is cancelled
     LIMIT = "limit"  # the running-transaction limit: C at the first load, B at the commit, with an OK (the hole)
     EXISTS = "exists"  # begin: takes effect, but the answer is LABEL_ALREADY_EXISTS
     ROLLED_BACK = "rolled_back"  # commit: rolled back at last; generation B says OK to it all the same
@@ -189,6 +190,8 @@ class ModelServer:
             return "Load timeout. Increase the timeout and retry"
         if fault is Fault.LIMIT and self.generation == "C" and not task.loads:
             return _LIMIT
+        if fault is Fault.COLLIDED:
+            return _cancelled("channel id 0 for label L already exist backend [id=10001] [")
         return _cancelled("no room") if fault is Fault.REFUSED else None
 
     # --- commit, in its three parts ---

@@ -13,6 +13,7 @@ from starrocks_txn_sink.coordinator.write_buffer import WriteBuffer
 from starrocks_txn_sink.errors import TransportError
 from starrocks_txn_sink.protocol import label as protocol
 from starrocks_txn_sink.protocol.label import Loaded
+from starrocks_txn_sink.protocol.turns import TurnQueue, TurnRequest
 from starrocks_txn_sink.protocol.wire import Operation, Reply, Status
 
 from .registry import bug, nothing
@@ -23,6 +24,7 @@ def a_load_is_sent_again_after_a_lost_reply(put: Any) -> None:
     right = protocol.load
 
     def broken(label: Any, table: str, body: Any, headers: Any, retry_policy: Any, rng: Any) -> Any:
+        yield TurnRequest(label.name, table)
         answer = yield label.request(Operation.LOAD, table=table, headers=headers, body=body)
         if isinstance(answer, Reply) and answer.status is Status.OK:
             return Loaded(answer.txn_id, 0)
@@ -62,6 +64,39 @@ def a_load_that_the_backend_refused_counts_as_loaded(put: Any) -> None:
 @bug
 def a_busy_table_counts_as_loaded(put: Any) -> None:
     _load_with(put, lambda answer: isinstance(answer, Reply) and answer.status is Status.TXN_IN_PROCESSING)
+
+
+@bug
+def a_load_does_not_wait_for_its_turn(put: Any) -> None:
+    right = protocol.load
+
+    def broken(*arguments: Any) -> Any:
+        steps = right(*arguments)
+        next(steps)
+        return (yield from steps)
+
+    put(protocol, "load", broken)
+
+
+@bug
+def two_loads_have_the_turn(put: Any) -> None:
+    right = TurnQueue.take
+
+    def broken(self: Any, turn: Any, holder: Any) -> bool:
+        right(self, turn, holder)
+        return True
+
+    put(TurnQueue, "take", broken)
+
+
+@bug
+def the_next_load_does_not_get_the_turn(put: Any) -> None:
+    right = TurnQueue.leave
+
+    def broken(self: Any, holder: Any) -> None:
+        right(self, holder)
+
+    put(TurnQueue, "leave", broken)
 
 
 @bug

@@ -12,6 +12,7 @@ from hypothesis import given, strategies as st
 
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.coordinator.coordinator import (
+    MOST_COLLISIONS,
     ChangeTables,
     LaneFailure,
     LaneShare,
@@ -50,6 +51,7 @@ from starrocks_txn_sink.errors import (
     InputError,
     KeyRepeated,
     LoadFailed,
+    LoadsCollided,
     NotSent,
     OutcomeUnknown,
     RowsRejected,
@@ -310,6 +312,18 @@ def test_repeated_keys_make_the_lanes_hold_their_rows_and_are_no_failure() -> No
     with pytest.raises(KeyRepeated):
         write(script)
     assert len(script.of(RunLanes)) == 2
+
+
+def test_collided_loads_begin_again_at_once_and_use_no_attempt_up() -> None:
+    collided, cancelled = LaneFailure(LoadsCollided("met"), 2.0), LaneFailure(LoadFailed("had ended before"), 1.0)
+    meeting = LanesResult(failures=[cancelled, collided])
+    script = Script(*[meeting] * (MOST_COLLISIONS - 1), LOADED)
+    (only,), _ = write(script, limits={"max_attempts": 1})
+    assert (only.attempts, script.of(Pause)) == (MOST_COLLISIONS, [])
+    assert {run.seconds for run in script.of(RunLanes)} == {240.0}
+    assert script.open_labels() == set()
+    with pytest.raises(LoadsCollided):
+        write(Script(*[meeting] * MOST_COLLISIONS, LOADED))
 
 
 @pytest.mark.parametrize("answers", [{"BeginAction": [BeginFailed("lost")]}, {"LoadAction": [LoadFailed("full")]}])

@@ -103,6 +103,17 @@ def test_an_ok_to_the_question_is_no_load() -> None:
         send(proxy.url)
 
 
+def test_a_table_that_another_load_plans_is_busy_and_a_frontend_is_no_proxy() -> None:
+    """Wire contract 4.5: both come from a frontend, with OK and without a redirect."""
+    planned, ended = "stream load task is in unexpected state BEGIN", "stream load task job-1 has already been finished"
+    with Peer(says({"Status": "OK", "Message": planned})) as frontend:
+        assert send(frontend.url).status is Status.TXN_IN_PROCESSING
+    with Peer(says({"Status": "OK", "Message": ended})) as frontend, pytest.raises(BadReply) as failure:
+        send(frontend.url)
+    assert "has already been finished" in failure.value.message
+    assert "proxy" not in str(failure.value)
+
+
 def test_a_redirect_to_a_host_that_is_not_allowed_is_refused_before_anything_is_sent() -> None:
     with Peer(says(OK)) as backend:
         location = f"http://localhost:{backend.port}/api/transaction/load"

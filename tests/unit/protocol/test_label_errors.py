@@ -12,6 +12,7 @@ from starrocks_txn_sink.errors import (
     BeginFailed,
     CommitFailed,
     LoadFailed,
+    LoadsCollided,
     OutcomeUnknown,
     ReplyLost,
     RowsRejected,
@@ -217,6 +218,14 @@ def test_a_load_without_a_plan_names_its_table_the_reason_and_a_remedy(reason: s
     assert (type(error), error.context) == (ServerRefused, FULL)
     assert error.message == f"The server refused the load into t: {reason}"
     assert remedy in error.advice
+
+
+def test_first_loads_that_met_are_told_from_all_other_ends_of_a_label() -> None:
+    """Wire contract 4.5: by the load that was refused first, and by all that come after it."""
+    text = f"{PLANNING}channel id 0 for label L already exist backend [id=10001] [host=127.0.0.1]}}"
+    for said in (text, f"stream load task L has already been cancelled: {text}"):
+        error = refusals.load_error(failed(said), "L", "t")
+        assert (type(error), error.retryable) == (LoadsCollided, True)
 
 
 @pytest.mark.parametrize(
