@@ -479,7 +479,7 @@ class JobLedgerMissing(StarRocksSinkError):
 
 
 class UnknownJob(StarRocksSinkError):
-    """Raised by `where` and `status`; the message lists the jobs."""
+    """Raised by `where`, `status`, `recover` and `dead-letter`; the message lists the jobs."""
 
     code = "unknown_job"
     summary = "The ledger has no rows of the job."

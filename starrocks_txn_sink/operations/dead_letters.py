@@ -26,6 +26,7 @@ from starrocks_txn_sink.coordinator.model import SEPARATOR, Receipt
 from starrocks_txn_sink.coordinator.ownership import ReplayOwnership
 from starrocks_txn_sink.errors import InputError, QueryRefused, RowsRejected, StarRocksSinkError
 from starrocks_txn_sink.http import HttpTransport
+from starrocks_txn_sink.operations.ledger_reader import LedgerReader
 from starrocks_txn_sink.options import SinkOptions, command_line
 from starrocks_txn_sink.options.load_properties import why_not_compacted
 from starrocks_txn_sink.options.sink_options import OWN_TABLES, is_own_table
@@ -53,7 +54,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """List or replay. Raises StarRocksSinkError; source transactions that it replayed before the error stay visible."""
+    """List or replay. Raises StarRocksSinkError; source transactions that it replayed before the error stay visible.
+
+    UnknownJob is for a job of which neither dead letters nor rows of the ledger are known.
+    """
     options = command_line.server_options(args, database=args.database, job=args.job)
     deadline = Deadline.after(args.deadline, SystemClock())
     with contextlib.closing(LeaderConnection(options)) as connection:
@@ -68,8 +72,11 @@ def run(args: argparse.Namespace) -> int:
                 rows = []  # the sink has never dead-lettered a row
             return letter_table.read_dead_letters(rows)
 
+        letters = dead_letters()
+        if not letters:
+            LedgerReader(connection, options.database, deadline).require_job(args.job)
         if args.action == "list":
-            command_line.print_lines((_json_lines if args.json else _text_lines)(dead_letters()))
+            command_line.print_lines((_json_lines if args.json else _text_lines)(letters))
         else:
             command_line.print_lines(_replay(options, connection, dead_letters, deadline))
     return 0

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from starrocks_txn_sink.clock import Deadline
+from starrocks_txn_sink.errors import UnknownJob
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, identifier
 from starrocks_txn_sink.sql.connection import LeaderConnection
 
@@ -27,6 +28,11 @@ class LedgerReader:
         sql = "SELECT TABLE_NAME FROM information_schema.tables WHERE TABLE_SCHEMA = %s AND TABLE_NAME IN "
         rows = self.rows(f"{sql}({', '.join(['%s'] * len(tables))})", self.database, *tables)
         return {str(row[0]) for row in rows}
+
+    def require_job(self, job: str) -> None:
+        """Raise UnknownJob if there is a ledger, and it has no row of `job`: probably a slip of the pen."""
+        if self.existing(LEDGER_TABLE) and job not in (jobs := self.jobs()):
+            raise UnknownJob.among(job, self.database, jobs)
 
     def jobs(self) -> list[str]:
         return [str(row[0]) for row in self.rows("SELECT DISTINCT job FROM {} ORDER BY job")]

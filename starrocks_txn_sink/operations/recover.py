@@ -14,12 +14,14 @@ from dataclasses import asdict, dataclass
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.http import HttpTransport
+from starrocks_txn_sink.operations.ledger_reader import LedgerReader
+from starrocks_txn_sink.operations.open_labels import is_open, label_states
 from starrocks_txn_sink.options import SinkOptions, command_line
 from starrocks_txn_sink.protocol import label as protocol, ledger
 from starrocks_txn_sink.protocol.fencing import roll_back_until_confirmed
-from starrocks_txn_sink.protocol.label import Label, LabelPrefix, Steps
+from starrocks_txn_sink.protocol.label import Label, LabelPrefix
 from starrocks_txn_sink.protocol.ledger import retry_until_answered
-from starrocks_txn_sink.protocol.wire import LabelState, Operation, Reply
+from starrocks_txn_sink.protocol.wire import LabelState
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
 
 _OPEN = "open"
@@ -41,11 +43,15 @@ class OpenLabel:
 
 @dataclass(frozen=True, slots=True)
 class JobFindings:
-    """The open labels of a job; `accepted`: this command has accepted the ledger as it is."""
+    """The open labels of a job; `accepted`: this command has accepted the ledger as it is.
+
+    `committed` counts labels that the server lists besides though they are committed (wire contract 10.6).
+    """
 
     job: str
     database: str
     labels: Sequence[OpenLabel]
+    committed: int = 0
     accepted: bool = False
 
 
@@ -75,38 +81,29 @@ def run(args: argparse.Namespace) -> int:
 def inspect_job(options: SinkOptions, seconds: float, *, roll_back: bool = False, accept: bool = False) -> JobFindings:
     """Read the open labels of `options.job` from the server, within `seconds`; raises StarRocksSinkError.
 
+    Raises UnknownJob for a job of which neither labels nor rows of the ledger are known, unless it is to `accept`.
     With `accept` the next start of a query takes the ledger as it is (`sink.session`).
     """
     clock = SystemClock()
     deadline = Deadline.after(seconds, clock)
     with closing(LeaderConnection(options)) as connection, closing(HttpTransport(options)) as transport:
         _require_database(connection, options, deadline)
-        store = SqlLedger(connection, options.database)
-        labels = protocol.run(_labels(options, roll_back), transport, clock, deadline, store)
+        store, rng = SqlLedger(connection, options.database), random.Random()
+        listing = retry_until_answered(ledger.ListUnfinished(LabelPrefix(str(options.job))), rng)
+        names = protocol.run(listing, transport, clock, deadline, store)
+        if not names and not accept:
+            LedgerReader(connection, options.database, deadline).require_job(str(options.job))
+        states = label_states(transport, options.database, names, deadline)
+        labels = []
+        for name in filter(lambda name: is_open(states[name]), names):
+            ending = roll_back_until_confirmed(Label(options.database, name), rng)
+            after = protocol.run(ending, transport, clock, deadline).value if roll_back else None
+            labels.append(OpenLabel(name, states[name], after))
         if accept:
             # one token for all tries: a repetition after a lost reply changes nothing
             acceptance = ledger.WriteMarker(str(options.job), ledger.ACCEPTED, secrets.token_hex(8))
-            protocol.run(retry_until_answered(acceptance, random.Random()), transport, clock, deadline, store)
-        return JobFindings(str(options.job), options.database, labels, accept)
-
-
-def _labels(options: SinkOptions, roll_back: bool) -> Steps[list[OpenLabel]]:
-    rng = random.Random()
-    labels = []
-    for name in (yield from retry_until_answered(ledger.ListUnfinished(LabelPrefix(str(options.job))), rng)):
-        label = Label(options.database, name)
-        state, after = (yield from _label_state(label)), None
-        if roll_back:
-            ended = yield from roll_back_until_confirmed(label, rng)
-            after = ended.value
-        labels.append(OpenLabel(name, state, after))
-    return labels
-
-
-def _label_state(label: Label) -> Steps[str]:
-    """The label's state as the server reports it: UNKNOWN without a registered transaction (wire contract 6.2)."""
-    answer = yield label.request(Operation.LOAD_STATE)
-    return answer.state.value if isinstance(answer, Reply) and answer.state is not None else "not answered"
+            protocol.run(retry_until_answered(acceptance, rng), transport, clock, deadline, store)
+        return JobFindings(str(options.job), options.database, labels, len(names) - len(labels), accept)
 
 
 def _require_database(connection: LeaderConnection, options: SinkOptions, deadline: Deadline) -> None:
@@ -124,6 +121,8 @@ def _require_database(connection: LeaderConnection, options: SinkOptions, deadli
 def _text_lines(findings: JobFindings) -> Iterator[str]:
     yield f"Job {findings.job}, database {findings.database}"
     yield f"open labels: {len(findings.labels) or 'none'}"
+    if findings.committed:
+        yield f"  and {findings.committed} committed ones, which StarRocks before 4.1.3 lists as well"
     for label in findings.labels:
         state = _OPEN if label.state == LabelState.UNKNOWN.value else label.state
         yield f"  {label.label}  {state}" + (f" -> {label.after}" if label.after else "")

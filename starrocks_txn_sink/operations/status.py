@@ -16,7 +16,9 @@ from typing import Any, Final
 
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
 from starrocks_txn_sink.errors import OptionError, StarRocksSinkError, UnknownJob
+from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.operations.ledger_reader import LedgerReader
+from starrocks_txn_sink.operations.open_labels import is_open, label_states
 from starrocks_txn_sink.options import SinkOptions, command_line
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
 from starrocks_txn_sink.protocol.gate import GATE, Gate
@@ -54,7 +56,9 @@ class PartitionStatus:
 class JobStatus:
     """State of a job. `partitions` are the source partitions with the largest lags, or else with the oldest commits.
 
-    `positions` and `lag` are sums over all `partition_count` source partitions. Times are UTC, as text. `moved` says of
+    `positions` and `lag` are sums over all `partition_count` source partitions. `committed_labels` counts labels that
+    the server lists as open though they are committed (wire contract 10.6); None: nobody has asked, so that
+    `open_labels` may have such ones. Times are UTC, as text. `moved` says of
     a closed job since when and to which job, `snapshot` how far the source's first snapshot is; empty without one.
     """
 
@@ -67,6 +71,7 @@ class JobStatus:
     positions: int
     partitions: Sequence[PartitionStatus]
     open_labels: Sequence[str]
+    committed_labels: int | None
     dead_letter_rows: int
     lag: int | None = None
     moved: str = ""
@@ -75,6 +80,11 @@ class JobStatus:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     command_line.add_server_arguments(parser, load_url=False)
+    parser.add_argument(
+        "--load-url",
+        help="HTTP addresses of the frontends: asks for the state of each listed label, and leaves out committed ones, "
+        "which StarRocks before 4.1.3 lists as well",
+    )
     command_line.add_shared_arguments(
         parser,
         database={"help": "the database that the jobs write"},
@@ -138,15 +148,22 @@ def job_statuses(
     statuses = []
     for job in [options.job] if options.job is not None else jobs:
         labels = SqlLedger(connection, options.database).execute(ListUnfinished(LabelPrefix(job)), deadline)
+        states = _states(options, labels, deadline) if args.load_url else None
         job_rows = [row for row in rows if row[0] == job]
-        statuses.append(_status(job, job_rows, labels, int(letters.get(job, 0)), args, ends))
+        statuses.append(_status(job, job_rows, labels, states, int(letters.get(job, 0)), args, ends))
     return statuses
+
+
+def _states(options: SinkOptions, labels: Sequence[str], deadline: Deadline) -> Mapping[str, str]:
+    with closing(HttpTransport(options)) as transport:
+        return label_states(transport, options.database, labels, deadline)
 
 
 def _status(
     job: str,
     rows: Sequence[tuple[Any, ...]],
     labels: Sequence[str],
+    states: Mapping[str, str] | None,
     dead_letter_rows: int,
     args: argparse.Namespace,
     ends: Ends | None,
@@ -158,6 +175,7 @@ def _status(
         for _, _, name, position, batch, label, _, updated_at, _ in read
     ]
     partitions.sort(key=lambda row: (-(row.lag or 0), row.committed_at, row.partition))
+    open_labels = [label for label in labels if states is None or is_open(states[label])]
     owner, since = next(((str(row[6]), str(row[7])) for row in rows if row[1] == DRIVER), ("", ""))
     return JobStatus(
         job,
@@ -168,7 +186,8 @@ def _status(
         partition_count=len(partitions),
         positions=sum(row.position for row in partitions),
         partitions=partitions[: args.top],
-        open_labels=labels,
+        open_labels=open_labels,
+        committed_labels=None if states is None else len(labels) - len(open_labels),
         dead_letter_rows=dead_letter_rows,
         lag=sum(lags.values()) if lags else None,
         moved=next((_moved(Gate.of_token(str(row[8])), str(row[7])) for row in rows if row[1] == MARKER), ""),
@@ -238,6 +257,8 @@ def text_lines(statuses: Sequence[JobStatus], database: str, clock: Clock) -> It
         yield f"  open labels: {len(status.open_labels) or 'none'}" + "".join(
             f"\n    {name}" for name in status.open_labels
         )
+        if status.open_labels and status.committed_labels is None:
+            yield "    (StarRocks before 4.1.3 lists committed labels, too: with --load-url they are left out)"
         yield f"  dead letters: {f'{status.dead_letter_rows} rows' if status.dead_letter_rows else 'none'}"
         lag = f", {status.lag} rows behind" if status.lag is not None else ""
         yield f"  source partitions: {status.partition_count}, sum of positions {status.positions}{lag}"

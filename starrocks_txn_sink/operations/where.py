@@ -1,7 +1,8 @@
 """`starrocks-txn-sink where`: whether a source transaction is visible, and under which label it was written.
 
-The ledger has the last visible position of each source partition; all positions up to this one are visible. The
-receipts' log has the labels. A position between two logged ENDs belongs to the source transaction of the later END.
+The ledger has the last visible position of each source partition; all positions up to this one are visible, or were
+dead-lettered: the dead-letter table has them until they are replayed. The receipts' log has the labels. A position
+between two logged ENDs belongs to the source transaction of the later END.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
@@ -18,6 +20,12 @@ from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import JobLedgerMissing, QueryRefused, UnknownJob
 from starrocks_txn_sink.operations.ledger_reader import LedgerReader
 from starrocks_txn_sink.options import SinkOptions, command_line
+from starrocks_txn_sink.protocol.dead_letters import (
+    DEAD_LETTER_TABLE,
+    DeadLetter,
+    read_dead_letters,
+    select_dead_letters,
+)
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, LOG_TABLE
 from starrocks_txn_sink.sql.connection import LeaderConnection
 
@@ -29,11 +37,15 @@ _PARTITIONS = "SELECT name FROM {} WHERE job = %s AND kind = 'position' ORDER BY
 
 
 class PositionStatus(Enum):
-    """Whether a position is visible, and whether the log names its label; `--json` shows the value."""
+    """Whether a position is visible, and whether the log names its label; `--json` shows the value.
+
+    DEAD_LETTERED: nothing of the source transaction is visible, and the ledger is beyond it all the same.
+    """
 
     CONTAINED = "contained"
     VISIBLE = "visible"
     NOT_YET = "not yet"
+    DEAD_LETTERED = "dead-lettered"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +77,7 @@ class LocatedPosition:
 
     `span` is set for CONTAINED. `upper` is set for VISIBLE: the position was visible at that time, perhaps earlier.
     `logged`: the receipts' log exists. `finished` is the server's time for the label. `known` has source partitions of
-    the job, to help with a wrong name.
+    the job, to help with a wrong name. `letter` is set for DEAD_LETTERED.
     """
 
     status: PositionStatus
@@ -75,6 +87,7 @@ class LocatedPosition:
     logged: bool = False
     finished: str | None = None
     known: Sequence[str] = ()
+    letter: DeadLetter | None = None
 
 
 def locate(position: int, reached: LedgerPosition | None, around: Sequence[LoggedSpan]) -> LocatedPosition:
@@ -106,6 +119,12 @@ def _spans_around(reader: LedgerReader, job: str, partition: str, position: int)
     return spans
 
 
+def _letter(reader: LedgerReader, job: str, partition: str, position: int) -> DeadLetter | None:
+    """The source transaction that was dead-lettered at this position and is not replayed; None if there is none."""
+    sql, values = select_dead_letters(reader.database, job, partition, position)
+    return next(iter(read_dead_letters(reader.connection.query(sql, values, reader.deadline))), None)
+
+
 def _finish_time(reader: LedgerReader, label: str) -> str | None:
     """Time at which the server made `label` visible; None once it has forgotten the label (wire contract 6.1)."""
     try:
@@ -133,7 +152,7 @@ def run(args: argparse.Namespace) -> int:
     command_line.print_lines(
         [json.dumps(json_document(place))] if args.json else text_lines(place, args.partition, args.position)
     )
-    return 1 if place.status is PositionStatus.NOT_YET else 0
+    return _EXIT_CODES.get(place.status, 0)
 
 
 def look_up(options: SinkOptions, partition: str, position: int, seconds: float) -> LocatedPosition:
@@ -144,17 +163,23 @@ def look_up(options: SinkOptions, partition: str, position: int, seconds: float)
     job, database = str(options.job), options.database
     with contextlib.closing(LeaderConnection(options)) as connection:
         reader = LedgerReader(connection, database, Deadline.after(seconds, SystemClock()))
-        tables = reader.existing(LEDGER_TABLE, LOG_TABLE)
+        tables = reader.existing(LEDGER_TABLE, LOG_TABLE, DEAD_LETTER_TABLE)
         if LEDGER_TABLE not in tables:
             raise JobLedgerMissing(f"The table {LEDGER_TABLE} does not exist in {database}.")
         logged = LOG_TABLE in tables
         reached = _reached(reader, job, partition)  # read before the log: a commit writes both, so the log is as new
         place = locate(position, reached, _spans_around(reader, job, partition, position) if logged else [])
+        letter = _letter(reader, job, partition, position) if DEAD_LETTER_TABLE in tables else None
+        if letter is not None:
+            place = LocatedPosition(PositionStatus.DEAD_LETTERED, reached, letter=letter)
         finished = _finish_time(reader, place.span.label) if place.span else None
         partition_names = [str(row[0]) for row in reader.rows(_PARTITIONS, job)] if reached is None else []
         if reached is None and not partition_names and job not in (jobs := reader.jobs()):
             raise UnknownJob.among(job, database, jobs)
     return replace(place, logged=logged, finished=finished, known=partition_names)
+
+
+_EXIT_CODES = {PositionStatus.NOT_YET: 1, PositionStatus.DEAD_LETTERED: 3}  # 2 is an error
 
 
 def json_document(place: LocatedPosition) -> dict[str, Any]:
@@ -165,12 +190,19 @@ def json_document(place: LocatedPosition) -> dict[str, Any]:
         "visible_at_the_latest": place.upper or None,
         "ledger": asdict(place.reached) if place.reached else None,
         "log": place.logged,
+        "dead_letter": {**asdict(place.letter), "rows": place.letter.rows} if place.letter else None,
         "known_partitions": place.known,
     }
 
 
 def text_lines(place: LocatedPosition, partition: str, position: int) -> Iterator[str]:
     place_text = f"{partition}, position {position}"
+    if place.letter is not None:
+        tables = ", ".join(f"{rows} of {table}" for table, rows in sorted(place.letter.tables.items()))
+        yield f"{place_text}: dead-lettered at {place.letter.at} UTC, nothing of it is visible: {tables}."
+        yield f"  {place.letter.reason}"
+        yield f"  dead-letter replay --source-partition {shlex.quote(partition)} --position {position} writes it"
+        return
     if place.reached is None:
         yield f"{place_text}: not yet; nothing of this source partition is visible."
         if place.known:

@@ -72,7 +72,7 @@ def server_options(args: argparse.Namespace, *, database: str | None, job: str |
             hint="Use --password-file or --password-environment.",
         )
     values = {
-        "load_url": getattr(args, "load_url", _UNUSED_LOAD_URL),
+        "load_url": getattr(args, "load_url", None) or _UNUSED_LOAD_URL,
         "query_url": args.query_url,
         "database": _NO_DATABASE if database is None else database,
         "username": args.username,

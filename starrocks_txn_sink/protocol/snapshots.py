@@ -107,7 +107,11 @@ class Progress:
             return ""
         if self.ended:
             return f"over, {self.tables} tables"
+        known = self.tables - self.unknown
         note = "; its last row is not visible yet" if self.over == self.tables else ""
+        whose = "whose topics have several partitions"
+        if not known:
+            return f"not known of {self.unknown} tables, {whose}"
         if self.unknown:
-            note = f"; not known of {self.unknown}, whose topics have several partitions"
-        return f"{self.over} of {self.tables} tables{note}"
+            note = f"; not known of {self.unknown}, {whose}"
+        return f"{self.over} of {known} tables{note}"

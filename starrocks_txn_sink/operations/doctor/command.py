@@ -17,7 +17,7 @@ from starrocks_txn_sink.operations.doctor import executors, frontends, libraries
 from starrocks_txn_sink.operations.doctor.target import Finding, SectionSkipped, Severity, Target, Topic, exit_code
 from starrocks_txn_sink.options import command_line
 
-_MARKS = {Severity.GOOD: "ok", Severity.SKIPPED: "--", Severity.WARNING: "WARN", Severity.FAILURE: "FAIL"}
+_MARKS = {Severity.GOOD: "ok", Severity.SKIPPED: "skip", Severity.WARNING: "WARN", Severity.FAILURE: "FAIL"}
 
 
 def text_lines(section: str, finding: Finding, first: bool) -> Iterator[str]:

@@ -221,6 +221,17 @@ def test_the_page_has_the_tables_ddl() -> None:
         assert f"`{name}` {kind}" in page
 
 
+@pytest.mark.parametrize("action", ["list", "replay"])
+def test_a_misspelt_job_is_an_error_that_names_the_others(
+    server: Emulator, capsys: pytest.CaptureFixture[str], action: str
+) -> None:
+    query(server, ledger.create_table("shop"))
+    query(server, f"INSERT INTO shop.{LEDGER_TABLE} (id, job, kind, name) VALUES ('x', 'shop', 'position', 'p-0')")
+    assert command(server, action) == 1
+    assert "no rows of the job j. Its jobs are: shop." in capsys.readouterr().err
+    assert query(server, f"SELECT count(*) FROM shop.{LEDGER_TABLE}") == [(1,)]  # nothing was claimed
+
+
 def test_without_a_table_there_are_no_dead_letters(server: Emulator, capsys: pytest.CaptureFixture[str]) -> None:
     query(server, f"DROP TABLE shop.{DEAD_LETTER_TABLE}")
     assert command(server, "list") == 0

@@ -11,6 +11,7 @@ from starrocks_txn_sink import cli
 from starrocks_txn_sink.errors import LedgerBehind
 from starrocks_txn_sink.sink.session import Resumption, open_session
 from tests.support.left_behind import PASSWORD, leave_open, options, write_a_position
+from tests.support.micro_batch import write_micro_batch
 from tests.support.query_port import query
 
 pytestmark = pytest.mark.emulator(
@@ -36,6 +37,40 @@ def test_shows_open_labels(server: Emulator, capsys: pytest.CaptureFixture[str])
     text = capsys.readouterr().out
     assert f"open labels: 1\n  shop-{session.epoch}-0-6-2_0  open\n" in text
     assert PASSWORD not in text
+
+
+@pytest.mark.emulator(
+    "CREATE TABLE shop.items (id BIGINT) DUPLICATE KEY(id) DISTRIBUTED BY HASH(id)",
+    password=PASSWORD,
+    loads_stay_preparing=True,
+)
+@pytest.mark.usefixtures("environment")
+def test_committed_labels_that_the_server_lists_are_no_open_ones(
+    server: Emulator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Wire contract 10.6."""
+    for number in range(20):
+        session = write_micro_batch(options(server), {number: '{"id":1}'}, number, checkpoint="checkpoint-1")
+    open_label = f"shop-{session.epoch}-0-6-2_0"
+    leave_open(server, open_label)
+    assert recover(server, "--json") == 0
+    output = json.loads(capsys.readouterr().out)
+    assert ([entry["label"] for entry in output["labels"]], output["committed"]) == ([open_label], 20)
+    assert recover(server, "--roll-back") == 0
+    text = capsys.readouterr().out
+    assert "open labels: 1\n  and 20 committed ones, which StarRocks before 4.1.3 lists as well\n" in text
+    assert f"  {open_label}  open -> ABORTED\n" in text
+    assert recover(server) == 0
+    assert "open labels: none\n  and 20 committed" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("environment")
+def test_a_misspelt_job_is_an_error_that_names_the_others(server: Emulator, capsys: pytest.CaptureFixture[str]) -> None:
+    write_a_position(server)
+    assert recover(server, job="shpo") == 1
+    assert "no rows of the job shpo. Its jobs are: shop." in capsys.readouterr().err
+    leave_open(server, "shpo-a1-0-6-2_0")  # at-least-once
+    assert recover(server, job="shpo") == 0
 
 
 @pytest.mark.usefixtures("environment")

@@ -14,6 +14,7 @@ from starrocks_txn_sink.clock import Clock, SystemClock
 from starrocks_txn_sink.errors import OptionError, QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.operations.where import LedgerPosition, LoggedSpan, PositionStatus, locate
 from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE, create_table
 from starrocks_txn_sink.protocol.ledger import LOG_TABLE
 from tests.support.micro_batch import write_micro_batch
 from tests.support.query_port import query
@@ -191,6 +192,28 @@ def test_what_is_not_there_yet_is_exit_code_1(server: Emulator, capsys: pytest.C
     assert "nothing of this source partition is visible.\nThe ledger has: p-0" in capsys.readouterr().out
     assert where(server, 3) == 0
     assert "no receipts are logged (option receipts_log)" in capsys.readouterr().out
+
+
+def test_a_dead_lettered_source_transaction_is_not_visible_until_it_is_replayed(
+    server: Emulator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(server, [3, 5], 1)
+    query(server, create_table("shop"))
+    columns = "id, job, source_partition, `position`, table_name, `row_number`, reason, batch, set_aside_at"
+    row = "'d', 'job', 'p-0', 3, 'items', 0, 'NULL in a NOT NULL column', 1, '2026-01-02 03:04:05'"
+    query(server, f"INSERT INTO shop.{DEAD_LETTER_TABLE} ({columns}) VALUES ({row})")
+    assert where(server, 3) == 3
+    assert capsys.readouterr().out == (
+        "p-0, position 3: dead-lettered at 2026-01-02 03:04:05 UTC, nothing of it is visible: 1 of items.\n"
+        "  NULL in a NOT NULL column\n"
+        "  dead-letter replay --source-partition p-0 --position 3 writes it\n"
+    )
+    assert where(server, 3, "--json") == 3
+    output = json.loads(capsys.readouterr().out)
+    assert (output["standing"], output["dead_letter"]["rows"], output["span"]) == ("dead-lettered", 1, None)
+    assert where(server, 5) == 0
+    query(server, f"DELETE FROM shop.{DEAD_LETTER_TABLE} WHERE id = 'd'")  # as a replay does
+    assert where(server, 3) == 0
 
 
 def test_what_cannot_be_looked_up_is_exit_code_2(server: Emulator, capsys: pytest.CaptureFixture[str]) -> None:

@@ -70,6 +70,21 @@ def test_every_job_of_a_database(jobs: Emulator, capsys: Shown) -> None:
     assert first["owner_since"]
 
 
+@pytest.mark.emulator(
+    "CREATE TABLE shop.items (id BIGINT) DUPLICATE KEY(id) DISTRIBUTED BY HASH(id)",
+    password=PASSWORD,
+    loads_stay_preparing=True,
+)
+def test_committed_labels_that_the_server_lists_are_no_open_ones(jobs: Emulator, capsys: Shown) -> None:
+    """Wire contract 10.6."""
+    assert command(jobs, "--job", "first", "--json", "--load-url", jobs.load_url) == 0
+    (job,) = json.loads(capsys.readouterr().out)["jobs"]
+    assert (len(job["open_labels"]), job["committed_labels"]) == (1, 1)
+    assert command(jobs, "--job", "first") == 0
+    assert "open labels: 2\n" in (output := capsys.readouterr().out)
+    assert "with --load-url they are left out" in output
+
+
 def test_a_database_that_is_not_there_is_said(server: Emulator, capsys: Shown) -> None:
     assert command(server, "--database", "nowhere") == 1
     assert "There is no database nowhere that the user may see." in capsys.readouterr().err
