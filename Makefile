@@ -35,12 +35,17 @@ demo: $(if $(wildcard $(STAMP)),setup,$(DEMO)/.installed)
 # The workers, and hundreds of processes that the tests start, would otherwise compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
+# On a StarRocks for tests: SERVER="http://127.0.0.1:8030 mysql://127.0.0.1:9030" runs every test that needs nothing that only
+# an emulator has, in databases of its own (sts_test_…), and writes one file to send, as `make record` does. The user is root
+# without a password, or STARROCKS_USER with STARROCKS_PASSWORD or STARROCKS_PASSWORD_FILE.
+#
 # A test often waits, so there is one worker more than cores, up to four; two of them have a Spark (tests/support/scheduling.py).
 # ARGS="-n 0" does without workers.
 JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); [ $$n -le 3 ] && echo $$((n + 1)) || echo 4)
 .PHONY: test-all
 test: setup $(VENV)/.class-archive
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadscope -m "not deep" $(ARGS)
+	$(if $(SERVER),$(MAKE) record FOLDERS="tests/spark tests/kafka",\
+	  $(BIN)/python -m pytest -n $(JOBS) --dist loadscope -m "not deep" $(ARGS))
 
 # Also what is marked `deep`, with five times as many examples and schedules.
 test-all: setup $(VENV)/.class-archive
@@ -140,16 +145,18 @@ browser:
 integration: setup
 	$(BIN)/python -m pytest -p integration.plugin $(ARGS) tests/contract integration
 
-# All suites against a real server, with its answers, in a file to send: artifacts/recordings.zip. It is one in a container
-# (TAG), or one for tests that runs already: SERVER="http://127.0.0.1:8030 mysql://127.0.0.1:9030".
+# The contract suite and the end-to-end tests against a real server in a container (TAG), with its answers, in a file to send:
+# artifacts/recordings.zip. `make test SERVER=…` does it, with more tests, on a server that runs already.
 .PHONY: record
 TAG ?= 4.1.1
 RECORD := artifacts/recordings
+RECORD_TIMEOUT ?= 900
 record: setup
 	rm -rf $(RECORD) $(RECORD).zip
 	mkdir -p $(RECORD)
-	$(BIN)/python -m pytest -p integration.plugin --tb=short --starrocks real --starrocks-tag $(TAG) $(if $(SERVER),--starrocks-server "$(SERVER)") \
-	  --record $(RECORD) --junitxml $(RECORD)/real.xml $(ARGS) tests/contract integration || test $$? = 1 # a failed test is a result too
+	$(BIN)/python -m pytest -p integration.plugin --tb=short -m "not deep" --timeout $(RECORD_TIMEOUT) --starrocks real --starrocks-tag $(TAG) \
+	  $(if $(SERVER),--starrocks-server "$(SERVER)") --record $(RECORD) --junitxml $(RECORD)/real.xml \
+	  $(ARGS) tests/contract integration $(FOLDERS) || test $$? = 1 # a failed test is a result too
 	$(BIN)/python -m integration.parcel $(RECORD)
 
 # docs/inside/conformance.md, from a run of the contract suite; REAL=junit.xml adds a run against a real server, REHEARSALS="a.json b.json"

@@ -15,6 +15,7 @@ import pytest
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import SinkOptions
 from starrocks_txn_sink.options.addresses import parse_query_url
+from tests.support.servers import PREFIX, login
 
 pytest_plugins = ["tests.spark.conftest"]
 
@@ -30,7 +31,8 @@ class Target:
 
     def sql(self, statement: str) -> list[tuple[Any, ...]]:
         (where,) = parse_query_url(self.query_url)
-        connection = pymysql.connect(host=where.host, port=where.port, user="root", autocommit=True)
+        user, password = login().user, login().password
+        connection = pymysql.connect(host=where.host, port=where.port, user=user, password=password, autocommit=True)
         with contextlib.closing(connection), connection.cursor() as cursor:
             cursor.execute(statement)
             return list(cursor.fetchall())
@@ -49,6 +51,8 @@ class Target:
             "job": "integration",
             "redirect_map": self.rewrites,
             "ledger_replication": 1,
+            "username": login().user,
+            "password": login().password,
         }
         return SinkOptions(**{**values, **changes})
 
@@ -63,7 +67,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture
 def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Target]:
     """A server with a fresh database."""
-    database = f"e2e_{secrets.token_hex(4)}"
+    database = f"{PREFIX}{secrets.token_hex(4)}_e2e"
     with contextlib.ExitStack() as stack:
         if request.param == "real":
             real = request.getfixturevalue("real_starrocks")
@@ -72,5 +76,5 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Target]:
             emulator = stack.enter_context(Emulator(tmp_path / "emulator"))
             server = Target(emulator.load_url, emulator.query_url, database, {})
         server.sql(f"CREATE DATABASE {database}")
+        stack.callback(server.sql, f"DROP DATABASE {database}")
         yield server
-        server.sql(f"DROP DATABASE {database}")

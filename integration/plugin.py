@@ -1,7 +1,7 @@
 """pytest plugin: `--starrocks emulator|real|both`, which real server that is, `--record`, and the server's fixtures.
 
-`make integration` and `make record` load it. Without a Docker engine everything that needs a real server is skipped
-with one sentence; a run that is to be recorded ends with it.
+`make integration`, `make record` and `make test SERVER=…` load it. Without a Docker engine everything that needs a real
+server is skipped with one sentence; a run that is to be recorded ends with it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import pytest
 from integration.engine import NO_ENGINE, DockerEngine, NotStarted
 from integration.starrocks import TAG, NotReady, StarRocks, ask_mysql, running
 from starrocks_txn_sink.options.addresses import parse_query_url
+from tests.support.servers import login, refusal
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -33,8 +34,24 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if option("record") is not None and option("starrocks_server") is None and not DockerEngine.answers():
         raise pytest.UsageError(
             f"{NO_ENGINE} Start Docker (`docker version` must name a server), or name a StarRocks for tests that runs"
-            ' already: make record SERVER="http://127.0.0.1:8030 mysql://127.0.0.1:9030".'
+            ' already: make test SERVER="http://127.0.0.1:8030 mysql://127.0.0.1:9030".'
         )
+    if (urls := option("starrocks_server")) is not None and (reason := refusal(str(urls))) is not None:
+        raise pytest.UsageError(reason)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With a server for tests, leave out what asks for no server that can be another one."""
+    if config.getoption("starrocks_server") is None:
+        return
+    chosen = [item for item in items if _ON_A_SERVER & set(getattr(item, "fixturenames", ()))]
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
+    items[:] = chosen
+
+
+_ON_A_SERVER = {"server", "starrocks", "target", "path"}
+"""Fixtures that lead to the server; `path` is a recording's."""
 
 
 @pytest.fixture(scope="session")
@@ -58,11 +75,11 @@ def _running_already(load_url: str, query_url: str) -> StarRocks:
     try:
         frontends = ask_mysql(where.host, where.port, "SHOW FRONTENDS")
     except (pymysql.MySQLError, OSError) as error:
-        pytest.fail(f"{query_url} does not answer root without a password: {error}", pytrace=False)
+        pytest.fail(f"{query_url} does not answer {login().user}: {error}", pytrace=False)
     version = next((row["version"] for row in frontends if row["role"] == "LEADER"), None)
     if version is None:
         pytest.fail(f"SHOW FRONTENDS at {query_url} names no leader: wait until the server has one.", pytrace=False)
-    return StarRocks(load_url, query_url, version)
+    return StarRocks(load_url, query_url, version, user=login().user, password=login().password)
 
 
 @pytest.fixture(scope="session")

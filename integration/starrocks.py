@@ -11,6 +11,7 @@ from typing import Any
 import pymysql
 
 from integration.engine import Engine, Running
+from tests.support.servers import login
 
 IMAGE = "starrocks/allin1-ubuntu"
 TAG = "4.1.1"
@@ -36,7 +37,7 @@ class StarRocks:
     version: str
     rewrites: Mapping[str, str] = field(default_factory=dict)
     user: str = "root"
-    password: str = ""
+    password: str = field(default="", repr=False)
 
 
 @contextlib.contextmanager
@@ -97,7 +98,8 @@ def _found(container: Running, ask: Ask, backends: list[Row]) -> StarRocks:
 
 def ask_mysql(host: str, port: int, sql: str) -> list[Row]:
     """One statement over the MySQL protocol; names in lower case, values as text."""
-    connection = pymysql.connect(host=host, port=port, user="root", autocommit=True, connect_timeout=5, read_timeout=60)
+    words: dict[str, Any] = {"user": login().user, "password": login().password}
+    connection = pymysql.connect(host=host, port=port, autocommit=True, connect_timeout=5, read_timeout=60, **words)
     with contextlib.closing(connection), connection.cursor() as cursor:
         cursor.execute(sql)
         names = [column[0].lower() for column in cursor.description or ()]

@@ -11,12 +11,13 @@ import pytest
 from integration.conformance import rehearsal_report
 from integration.conftest import Target
 from starrocks_txn_sink.operations.rehearsal.stage import Terms
+from tests.support.servers import PREFIX
 
 ARTIFACTS = Path(__file__).parents[1] / "artifacts"
 
 
 def test_the_server_does_what_the_sink_relies_on(target: Target, request: pytest.FixtureRequest) -> None:
-    options = target.options(database=f"scratch_{secrets.token_hex(4)}", job=None)
+    options = target.options(database=f"{PREFIX}{secrets.token_hex(4)}_rehearsal", job=None)
     report = rehearsal_report(options, Terms(seconds=10.0, megabytes=8.0))
     folder: Path = request.config.getoption("record", default=None) or ARTIFACTS
     folder.mkdir(parents=True, exist_ok=True)

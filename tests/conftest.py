@@ -19,6 +19,7 @@ from starrocks_txn_sink.telemetry import REPEATS
 from tests import jvm
 from tests.support import depth
 from tests.support.query_port import query
+from tests.support.servers import Server, server_for_tests
 
 SPARK = Path(__file__).parent / "spark"
 UNIT = Path(__file__).parent / "unit"
@@ -62,11 +63,18 @@ def _without_failures_of_other_tests() -> None:
 
 
 @pytest.fixture
-def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Emulator]:
-    """An emulator with a database `shop`; the nearest marker `emulator` has more DDL, and its settings by name."""
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
+    """An emulator with a database `shop`, or one on the StarRocks of `make test SERVER=…`.
+
+    The nearest marker `emulator` has more DDL, and the emulator's settings by name.
+    """
     mark = request.node.get_closest_marker("emulator") or pytest.mark.emulator.mark
-    with Emulator(tmp_path / "emulator", Settings(**mark.kwargs)) as running:
-        for sql in ("CREATE DATABASE shop", *mark.args):
+    urls = request.config.getoption("starrocks_server", default=None)
+    if urls is not None and mark.kwargs:
+        pytest.skip(f"Only an emulator has the setting {', '.join(mark.kwargs)}.")
+    settings = Settings(**mark.kwargs)
+    with server_for_tests(urls) if urls else Emulator(tmp_path / "emulator", settings) as running:
+        for sql in ("CREATE DATABASE IF NOT EXISTS shop", *mark.args):
             query(running, sql)
         yield running
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -13,6 +14,7 @@ from starrocks_emulator.server import Emulator
 from starrocks_emulator.settings import Generation, Settings
 from tests.support.contract_client import Client, Server
 from tests.support.recorded_cases import objection
+from tests.support.servers import PREFIX
 
 USER, PASSWORD, DATABASE = "writer", "a:b secret", "contract_db"
 EMULATED = {"emulator": ("B", "C"), "real": (), "both": ("B", "C")}
@@ -28,10 +30,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="package")
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A running server with an empty database `contract_db` and another one, `other_db`."""
+    """A running server with two empty databases."""
     if request.param == "real":
         start: Callable[[type[Server], str], Server] = request.getfixturevalue("real_contract_server")
-        yield _with_databases(start(Server, DATABASE))
+        real = start(Server, f"{PREFIX}{secrets.token_hex(4)}_contract")
+        try:
+            yield _with_databases(real)
+        finally:
+            for name in (real.database, real.other):
+                real.sql(f"DROP DATABASE IF EXISTS {name} FORCE")
         return
     settings = Settings(Generation(request.param), user=USER, password=PASSWORD)
     with Emulator(tmp_path_factory.mktemp("emulator"), settings) as emulator:
@@ -39,7 +46,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def _with_databases(server: Server) -> Server:
-    for name in (DATABASE, "other_db"):
+    for name in (server.database, server.other):
         server.sql(f"CREATE DATABASE IF NOT EXISTS {name}")
     return server
 

@@ -26,7 +26,7 @@ def test_an_unknown_label_is_unknown(client: Client) -> None:
 def test_a_label_is_known_in_its_own_database_only(client: Client) -> None:
     """Wire contract 6.1 [R: the same label in another database]."""
     label = client.committed((client.table(), ONE_ROW))
-    assert client.state(label, "other_db") == "UNKNOWN"
+    assert client.state(label, client.server.other) == "UNKNOWN"
 
 
 def test_an_unknown_database_is_an_error(client: Client) -> None:

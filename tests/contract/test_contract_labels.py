@@ -49,15 +49,15 @@ def test_a_live_label_cannot_be_begun_again(client: Client) -> None:
 def test_the_label_alone_is_the_key_across_databases(client: Client) -> None:
     """Wire contract 3.2 [R: label reuse in another db]."""
     label = client.begin()
-    assert client.op("begin", label, db="other_db").status == "LABEL_ALREADY_EXISTS"
+    assert client.op("begin", label, db=client.server.other).status == "LABEL_ALREADY_EXISTS"
 
 
 def test_commit_and_rollback_do_not_compare_the_database(client: Client, table: str) -> None:
     """Wire contract 3.2 [R: a commit of two tables, the database named wrongly]."""
     label = client.begin()
     client.loaded(label, table, ONE_ROW)
-    assert client.op("commit", label, db="other_db").ok
-    assert client.op("rollback", client.begin(), db="other_db").ok
+    assert client.op("commit", label, db=client.server.other).ok
+    assert client.op("rollback", client.begin(), db=client.server.other).ok
 
 
 @pytest.mark.parametrize("operation", ["load", "commit"])

@@ -199,8 +199,8 @@ def test_a_load_keeps_to_the_table_and_database_of_its_begin(client: Client, tab
     reply = load(client, label, "elsewhere")
     assert reply.status == "INVALID_ARGUMENT"
     assert reply.message == f"Request table elsewhere not equal transaction table {table}"
-    reply = load(client, label, table, db="other_db")
-    assert reply.message == f"Request database other_db not equal transaction database {database}"
+    reply = load(client, label, table, db=client.server.other)
+    assert reply.message == f"Request database {client.server.other} not equal transaction database {database}"
     assert load(client, label, table).ok
 
 

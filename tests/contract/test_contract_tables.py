@@ -110,10 +110,10 @@ def test_another_database_aborts_the_transaction(client: Client) -> None:
     """Wire contract 4.2 [R: refusals at load]."""
     label, table = client.begin(), client.table()
     client.loaded(label, table, ONE_ROW)
-    reply = client.probe(label, table, db="other_db")
+    reply = client.probe(label, table, db=client.server.other)
     assert reply.status == "FAILED"
     assert reply.message == (
-        f"{PREFIX}Request database other_db not equal transaction database {client.server.database}"
+        f"{PREFIX}Request database {client.server.other} not equal transaction database {client.server.database}"
     )
     assert client.commit(label).status == "FAILED"
     assert client.rollback(label).ok

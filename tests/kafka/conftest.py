@@ -11,6 +11,7 @@ from starrocks_emulator.process import EmulatorProcess
 from tests.kafka.broker import Broker
 from tests.kafka.jars import BROKER, SPARK, NoMaven, archives, fetched
 from tests.spark.conftest import spark
+from tests.support.servers import ServerForTests, server_for_tests
 
 __all__ = ["spark"]  # the session of tests/spark, the same one where both folders run
 
@@ -36,6 +37,8 @@ def spark_kafka() -> str:
 
 
 @pytest.fixture
-def starrocks(tmp_path: Path) -> Iterator[EmulatorProcess]:
-    with EmulatorProcess(tmp_path / "starrocks") as running:
+def starrocks(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EmulatorProcess | ServerForTests]:
+    """An emulator in a process of its own, or databases on the StarRocks of `make test SERVER=…`."""
+    urls = request.config.getoption("starrocks_server", default=None)
+    with server_for_tests(urls) if urls else EmulatorProcess(tmp_path / "starrocks") as running:
         yield running

@@ -7,6 +7,7 @@ from typing import Any
 from starrocks_emulator.process import EmulatorProcess
 from tests.crash.workload import JUDGEMENT, ddl
 from tests.support.query_port import query
+from tests.support.servers import ServerForTests, place_of
 
 DATABASE = "shop"
 
@@ -14,26 +15,19 @@ DATABASE = "shop"
 class Shop:
     """Creates the tables at once."""
 
-    def __init__(self, starrocks: EmulatorProcess) -> None:
+    def __init__(self, starrocks: EmulatorProcess | ServerForTests) -> None:
         self._starrocks = starrocks
         for sql in ddl(DATABASE):
             self.ask(sql)
 
     def options(self, job: str) -> dict[str, Any]:
         """Keywords of SinkOptions."""
-        return {
-            "load_url": self._starrocks.load_url,
-            "query_url": self._starrocks.query_url,
-            "database": DATABASE,
-            "username": self._starrocks.settings.user,
-            "password": self._starrocks.settings.password,
-            "job": job,
-        }
+        settings = self._starrocks.settings
+        return {**place_of(self._starrocks), "username": settings.user, "password": settings.password, "job": job}
 
     def ask(self, sql: str, **more: Any) -> list[tuple[Any, ...]]:
         """The rows of a statement; `more` goes to the connection."""
-        settings = self._starrocks.settings
-        return query(self._starrocks, sql, user=settings.user, password=settings.password, **more)
+        return query(self._starrocks, sql, **more)
 
     def seen(self) -> list[tuple[Any, ...]]:
         """What `judge` judges."""

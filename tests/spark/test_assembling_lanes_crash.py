@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from tests.support.assembling_shop import AssemblingShop, script
+from tests.support.servers import place_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.deep]
 
@@ -20,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 def kill_at(shop: AssemblingShop, batch: int, point: str) -> None:
     """Run the query in a process of its own until it is at `point` of `batch`; then `kill -9` for all of it."""
-    options = {"load_url": shop.server.load_url, "query_url": shop.server.query_url, "database": "shop", "job": "test"}
+    options = {**place_of(shop.server), "job": "test"}
     command = [
         sys.executable,
         str(Path(__file__).parents[1] / "support" / "assembling_crash_driver.py"),

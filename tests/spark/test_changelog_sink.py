@@ -17,6 +17,7 @@ from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute
 from starrocks_txn_sink.changelog import from_changelog, to_starrocks_ops
 from tests.support.changelog_feed import Feed
 from tests.support.query_port import query
+from tests.support.servers import place_of
 
 pytestmark = pytest.mark.spark
 
@@ -116,7 +117,7 @@ def test_the_tables_equal_the_source(spark: SparkSession, server: Emulator, tmp_
     parts = [operations(feed.frame, table) for table in TABLES]
     rows = reduce(lambda frame, right: frame.unionByName(right, allowMissingColumns=True), parts)
     sink = StarRocksSink(
-        SinkOptions(load_url=server.load_url, query_url=server.query_url, database="shop", job="cdc"),
+        SinkOptions(**place_of(server), job="cdc"),
         routes=[TableRoute(table, COLUMNS[table]) for table in TABLES],
     )
     writer = rows.writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path / "checkpoint"))
@@ -141,7 +142,7 @@ def test_without_the_last_change_per_key_an_arbitrary_order_decides(spark: Spark
     """Why `to_starrocks_ops` chooses before the load: the same changes, written as they are, end otherwise."""
     rows = [("+I", key, "old", 1) for key in range(20)] + [("+U", key, "new", 2) for key in range(20)]
     changes = spark.createDataFrame(rows, "row_kind string, id long, name string, lsn long").coalesce(1)
-    options = SinkOptions(load_url=server.load_url, query_url=server.query_url, database="shop", job="order")
+    options = SinkOptions(**place_of(server), job="order")
     sink = StarRocksSink(options, routes=[TableRoute("customers", ["id", "name"])])
     sink.write(changes.withColumnRenamed("row_kind", "op"), batch_id=1)
     assert {name for (name,) in query(server, "SELECT name FROM shop.customers")} == {"old", "new"}

@@ -15,6 +15,7 @@ from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.spark_version import STREAMS_OF_DATA_SOURCE
 from tests.support.debezium_feed import KAFKA, change, marker, message, postgres
 from tests.support.exactly_once_shop import Shop
+from tests.support.servers import place_of
 
 pytestmark = [
     pytest.mark.spark,
@@ -49,7 +50,7 @@ def line(kind: str, txn: str, **fields: str) -> str:
 
 
 def run(frame: DataFrame, shop: Shop, checkpoint: str = "checkpoint", **options: str) -> None:
-    addresses = {"load_url": shop.server.load_url, "query_url": shop.server.query_url, "database": "shop"}
+    addresses = place_of(shop.server)
     writer = frame.writeStream.format("starrocks_txn").options(**{**addresses, "job": "flow", **options})
     writer = writer.option("checkpointLocation", str(shop.checkpoint(checkpoint))).queryName(checkpoint)
     writer.trigger(availableNow=True).start().awaitTermination(120)
@@ -233,7 +234,7 @@ def test_a_refusal_ends_the_query(shop: Shop) -> None:
     files = Files(shop, "id long, name string")
     files.add({"id": 1})
     writer = files.frame.writeStream.format("starrocks_txn")
-    writer = writer.options(load_url=shop.server.load_url, query_url=shop.server.query_url, database="shop")
+    writer = writer.options(**place_of(shop.server))
     with pytest.raises(StreamingQueryException, match="needs `job`"):
         writer.option("checkpointLocation", str(shop.checkpoint())).start().awaitTermination(60)
     assert shop.ask(ROWS) == []

@@ -21,6 +21,7 @@ from starrocks_txn_sink.sources.debezium import parse_debezium, parse_debezium_t
 from starrocks_txn_sink.telemetry import Event
 from tests.support.key_only_rows import KEY_ONLY, REQUIRED
 from tests.support.query_port import query
+from tests.support.servers import place_of
 
 pytestmark = [
     pytest.mark.spark,
@@ -48,7 +49,7 @@ FULL: dict[str, Any] = {
 
 
 def options(server: Emulator, **changes: Any) -> SinkOptions:
-    values = {"load_url": server.load_url, "query_url": server.query_url, "database": "shop", "job": "test"}
+    values = {**place_of(server), "job": "test"}
     return SinkOptions(**{**values, **changes})
 
 

@@ -11,6 +11,7 @@ from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute
 from starrocks_txn_sink.errors import OptionError, RowsRejected
 from tests.support.query_port import query
+from tests.support.servers import place_of
 
 pytestmark = [
     pytest.mark.spark,
@@ -25,9 +26,7 @@ pytestmark = [
 def write(server: Emulator, frame: DataFrame, properties: dict[str, str], **changes: Any) -> None:
     """Write typed rows into `t` with `properties`; columns as in the frame."""
     options = SinkOptions(
-        load_url=server.load_url,
-        query_url=server.query_url,
-        database="shop",
+        **place_of(server),
         job="test",
         tables={"t": properties},
         **changes,
@@ -64,7 +63,7 @@ def test_a_value_that_does_not_fit_fails_the_load_unless_strict_mode_is_off(
     spark: SparkSession, server: Emulator
 ) -> None:
     frame = spark.createDataFrame([("t", '{"id": 9, "a": "five"}')], "table string, row string")
-    common: dict[str, Any] = {"load_url": server.load_url, "query_url": server.query_url, "database": "shop"}
+    common: dict[str, Any] = {**place_of(server)}
     with pytest.raises(RowsRejected, match=r"The server rejected 1 row of t.*column a"):
         StarRocksSink(SinkOptions(**common, job="strict")).write(frame)
     assert (9, None, None) not in rows(server)

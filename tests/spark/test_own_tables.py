@@ -16,6 +16,7 @@ from starrocks_txn_sink import StarRocksSink, TransactionAssembly, TxnEventLines
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, Position, position_rows
 from tests.support.exactly_once_shop import Shop, rows_of
+from tests.support.servers import place_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("data_source")]
 
@@ -95,7 +96,7 @@ def streamed_lines(shop: Shop, table: str) -> None:
 
 
 def data_source(shop: Shop, table: str) -> None:
-    addresses = {"load_url": shop.server.load_url, "query_url": shop.server.query_url, "database": "shop"}
+    addresses = place_of(shop.server)
     texts = shop.frame(forged(table)).select("table", "row")
     texts.write.format("starrocks_txn").options(**addresses).mode("append").save()
 

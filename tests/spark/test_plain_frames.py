@@ -22,6 +22,7 @@ from starrocks_txn_sink.sink.plain_frames import PlainFrameWriter
 from tests.support.exactly_once_shop import Shop, rows_of
 from tests.support.log_records import records_of
 from tests.support.plain_frame_driver import ROWS
+from tests.support.servers import place_of
 
 pytestmark = [
     pytest.mark.spark,
@@ -36,7 +37,7 @@ PLAIN = T.StructType([T.StructField("id", T.LongType()), T.StructField("name", T
 
 
 def addresses(shop: Shop) -> dict[str, str]:
-    return {"load_url": shop.server.load_url, "query_url": shop.server.query_url, "database": "shop"}
+    return place_of(shop.server)
 
 
 def save(shop: Shop, frame: DataFrame, table: str | None = "plain", mode: str = "append", **options: str) -> None:

@@ -14,6 +14,7 @@ from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute
 from starrocks_txn_sink.errors import InputError, OptionError, RowsRejected
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
 from tests.support.query_port import query
+from tests.support.servers import place_of
 
 pytestmark = [
     pytest.mark.spark,
@@ -30,7 +31,7 @@ SECRET = 987654321987
 
 def sink(server: Emulator, **changes: Any) -> StarRocksSink:
     routes = changes.pop("routes", ())
-    values = {"load_url": server.load_url, "query_url": server.query_url, "database": "shop", "job": "test"}
+    values = {**place_of(server), "job": "test"}
     return StarRocksSink(SinkOptions(**{**values, **changes}), routes=routes)
 
 

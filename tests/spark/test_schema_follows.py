@@ -20,6 +20,7 @@ from starrocks_txn_sink.sources import parse_debezium
 from starrocks_txn_sink.telemetry import Event
 from tests.support.debezium_feed import KAFKA, change, message, postgres
 from tests.support.query_port import query
+from tests.support.servers import place_of
 
 pytestmark = [
     pytest.mark.spark,
@@ -33,7 +34,7 @@ ASSEMBLY = TransactionAssembly(lines=TxnEventLines(source_partition="source_part
 
 
 def options(server: Emulator, **changes: Any) -> SinkOptions:
-    values = {"load_url": server.load_url, "query_url": server.query_url, "database": "shop", "job": "test"}
+    values = {**place_of(server), "job": "test"}
     return SinkOptions(**{**values, "schema_changes": "apply", **changes})
 
 

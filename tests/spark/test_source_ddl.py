@@ -25,6 +25,7 @@ from starrocks_txn_sink.telemetry import Event
 from tests.support.connect_schema import Field, decimal, field
 from tests.support.debezium_topics import transaction
 from tests.support.query_port import query
+from tests.support.servers import place_of
 from tests.support.waiting import wait_until
 
 pytestmark = [
@@ -134,7 +135,7 @@ BY_NAME = pytest.mark.parametrize(
 
 
 def options(server: Emulator, job: str, **more: Any) -> SinkOptions:
-    values = {"load_url": server.load_url, "query_url": server.query_url, "database": "shop", "job": job}
+    values = {**place_of(server), "job": job}
     return SinkOptions(**{**values, **more})
 
 

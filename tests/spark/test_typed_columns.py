@@ -14,6 +14,7 @@ from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute
 from starrocks_txn_sink.errors import InputError
 from tests.support.query_port import query
+from tests.support.servers import place_of
 from tests.support.typed_values import NESTED, PAIRS, expected, floats_alike, one_row, sink
 
 pytestmark = pytest.mark.spark
@@ -128,9 +129,7 @@ def test_tables_follow_the_frame_between_two_micro_batches(spark: SparkSession, 
 @pytest.mark.deep
 def test_new_tables_and_ignored_columns(spark: SparkSession, server: Emulator) -> None:
     values: dict[str, Any] = {
-        "load_url": server.load_url,
-        "query_url": server.query_url,
-        "database": "shop",
+        **place_of(server),
         "job": "test",
     }
     frame = one_row(spark, note=F.lit("new"))
@@ -149,7 +148,7 @@ def test_sets_are_filled_by_functions_and_deleted_by_their_key(spark: SparkSessi
         "CREATE TABLE shop.tags (id INT NOT NULL, users BITMAP NOT NULL, words BITMAP NOT NULL) PRIMARY KEY(id)"
         " DISTRIBUTED BY HASH(id)",
     )
-    options: dict[str, Any] = {"load_url": server.load_url, "query_url": server.query_url, "database": "shop"}
+    options: dict[str, Any] = {**place_of(server)}
     schema = (
         "source_partition string, position long, seq long, transaction_end boolean, op string,"
         " id int, users long, words string"

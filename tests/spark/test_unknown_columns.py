@@ -15,6 +15,7 @@ from starrocks_txn_sink.errors import UnknownColumn
 from starrocks_txn_sink.options import TableOptions
 from starrocks_txn_sink.telemetry import Event
 from tests.support.query_port import query
+from tests.support.servers import place_of
 
 pytestmark = [
     pytest.mark.spark,
@@ -34,7 +35,7 @@ RIGHT = {"id": 1, "name": "Ann", "note": None}
 
 
 def options(server: Emulator, **changes: Any) -> SinkOptions:
-    values = {"load_url": server.load_url, "query_url": server.query_url, "database": "shop", "job": "test"}
+    values = {**place_of(server), "job": "test"}
     return SinkOptions(**{**values, **changes})
 
 

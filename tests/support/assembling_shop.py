@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame
 from starrocks_txn_sink import Receipt, StarRocksSink, TransactionAssembly, TxnEventLines
 from starrocks_txn_sink.sources import parse_txn_events
 from tests.support.exactly_once_shop import Shop
+from tests.support.servers import database_of
 
 IN_JSON = TxnEventLines(source_partition=None, position=None)
 
@@ -43,7 +44,8 @@ class AssemblingShop(Shop):
     def put_lines(self, lines: Sequence[bytes]) -> Path:
         self.files += 1
         file = self.source / f"{self.files}.json"
-        file.write_bytes(b"\n".join(lines))
+        database = f'"database":"{database_of(self.server)}"'.encode()
+        file.write_bytes(b"\n".join(line.replace(b'"database":"shop"', database) for line in lines))
         os.utime(file, (self.files, self.files))
         return file
 

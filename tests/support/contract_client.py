@@ -39,6 +39,11 @@ class Server:
     generation: str
     rewrites: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def other(self) -> str:
+        """The name of a second database."""
+        return f"{self.database}_other"
+
     def reachable(self, url: str) -> str:
         """`url` with an address that can be reached from here."""
         where = urlsplit(url)

@@ -14,11 +14,11 @@ from pyspark.sql import DataFrame, SparkSession
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import Receipt, SinkOptions, StarRocksSink
 from tests.support.query_port import query
+from tests.support.servers import open_labels, place_of
 
 NAMES = ("source_partition", "position", "seq", "table", "row", "transaction_end")
 SCHEMA = "source_partition string, position long, seq long, table string, row string, transaction_end boolean"
 OPERATIONS = ("begin", "load_probe", "load", "commit", "get_load_state", "rollback")
-_OPEN = "SELECT DISTINCT LABEL FROM information_schema.loads WHERE STATE NOT IN ('FINISHED', 'CANCELLED', 'COMMITED')"
 
 
 def rows_of(partition: str, positions: Sequence[int], note: str = "", size: int = 2) -> list[tuple[Any, ...]]:
@@ -69,7 +69,7 @@ class Shop:
         return int(rows), int(different)
 
     def open_labels(self) -> list[str]:
-        return [str(label) for (label,) in self.ask(_OPEN)]
+        return open_labels(self.server, self.ask)
 
     def fault(self, *rules: dict[str, Any]) -> None:
         self.server.faults.replace({"rules": list(rules)})
@@ -84,7 +84,7 @@ class Shop:
     # --- queries ---
 
     def options(self, **changes: Any) -> SinkOptions:
-        values = {"load_url": self.server.load_url, "query_url": self.server.query_url, "database": "shop"}
+        values = {**place_of(self.server)}
         return SinkOptions(**{**values, "job": "test", **changes})
 
     def feed(self, rows: Sequence[tuple[Any, ...]]) -> Path:

@@ -6,8 +6,7 @@ from typing import Any
 
 import pymysql
 
-from starrocks_emulator.process import EmulatorProcess
-from starrocks_emulator.server import Emulator
+from tests.support.servers import Server, ServerForTests
 
 
 def connect(port: int, user: str = "root", password: str = "", **more: Any) -> pymysql.Connection[Any]:
@@ -19,8 +18,10 @@ def connect(port: int, user: str = "root", password: str = "", **more: Any) -> p
     return pymysql.connect(host="127.0.0.1", port=port, user=user, password=password, **values)
 
 
-def query(server: Emulator | EmulatorProcess, sql: str, *values: Any, **more: Any) -> list[tuple[Any, ...]]:
+def query(server: Server, sql: str, *values: Any, **more: Any) -> list[tuple[Any, ...]]:
     """The rows of a statement of the server's user, on a connection of its own; `values` fill its placeholders."""
+    if isinstance(server, ServerForTests):
+        return server.query(sql, *values, **more)
     settings = {"user": server.settings.user, "password": server.settings.password, **more}
     with connect(server.query_port, **settings) as connection, connection.cursor() as cursor:
         cursor.execute(sql, values or None)

@@ -36,6 +36,8 @@ from urllib.parse import urlsplit
 
 import pymysql
 
+from tests.support.servers import PREFIX
+
 FOLDER = Path(__file__).parents[1] / "contract" / "recordings"
 PATIENCE = 30.0
 _WIDTH = 120
@@ -125,7 +127,8 @@ class Variables:
         name = match[1]
         kind, _, tail = name.partition(".")
         if kind in _FRESH:
-            self.values.setdefault(name, f"{kind}_{tail}_{self.run}")
+            start = PREFIX if kind == "db" else f"{kind}_"
+            self.values.setdefault(name, f"{start}{tail}_{self.run}")
         return self.values[name]
 
     def differences(self, expected: Any, answer: Any, place: str = "answer") -> list[str]:

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute
+from tests.support.servers import place_of
 
 TOKYO = ZoneInfo("Asia/Tokyo")
 Make = Callable[[random.Random], Any]
@@ -141,9 +142,7 @@ NESTED = ("ar", "at", "ad", "ma", "su", "jt", "js")
 
 def sink(server: Emulator, columns: Any, **changes: Any) -> StarRocksSink:
     values: dict[str, Any] = {
-        "load_url": server.load_url,
-        "query_url": server.query_url,
-        "database": "shop",
+        **place_of(server),
         "job": "test",
     }
     return StarRocksSink(SinkOptions(**{**values, **changes}), routes=[TableRoute("t", columns)])
