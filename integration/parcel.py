@@ -1,10 +1,11 @@
-"""The file to send of `make record`: a zip of a folder with recordings, and a sentence about what is in it."""
+"""The file to send of `make record` and `make test SERVER=…`: a zip of recordings, and what it says of them."""
 
 from __future__ import annotations
 
 import re
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
@@ -29,15 +30,22 @@ def parcel(folder: Path) -> str:
     contents = [f"{len(recordings)} recording{'s' * (len(recordings) > 1)}"]
     contents += ["a rehearsal"] * any(folder.glob("rehearsal-*.json"))
     file = shutil.make_archive(str(folder), "zip", folder.parent, folder.name)
+    reasons = "".join(f"\nSkipped, {count}: {reason}" for reason, count in _skipped(results).most_common())
     return (
         f"The file to send: {file}\nIt holds {' and '.join(contents)} of {server}, and the results of the"
-        f" suites ({_counts(results)}). Send it with failures too; docs/operations/rehearsal.md says where to."
+        f" suites ({_counts(results)}). Send it with failures too; docs/operations/rehearsal.md says where to.{reasons}"
     )
 
 
 def without_machine(junit: str) -> str:
     """The results without the name of this machine and the user's folder."""
     return re.sub(r' hostname="[^"]*"', "", junit).replace(_HOME, "~")
+
+
+def _skipped(results: Path) -> Counter[str]:
+    """The reasons of skipped tests, with their numbers."""
+    cases = ElementTree.parse(results).getroot().iter("skipped")
+    return Counter(case.get("message", "") for case in cases)
 
 
 def _counts(results: Path) -> str:

@@ -42,12 +42,16 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With a server for tests, leave out what asks for no server that can be another one."""
+    """With a server for tests, leave out what asks for no server that can be another one, and say what that was."""
     if config.getoption("starrocks_server") is None:
         return
-    chosen = [item for item in items if _ON_A_SERVER & set(getattr(item, "fixturenames", ()))]
-    config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
-    items[:] = chosen
+    fits = [bool(_ON_A_SERVER & set(getattr(item, "fixturenames", ()))) for item in items]
+    left_out = [item for item, fit in zip(items, fits, strict=True) if not fit]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item, fit in zip(items, fits, strict=True) if fit]
+    if (folder := config.getoption("record")) is not None:
+        text = "These tests need no server, or start one of their own:\n" + "\n".join(item.nodeid for item in left_out)
+        (Path(str(folder)) / "left_out.txt").write_text(text + "\n", encoding="utf-8")
 
 
 _ON_A_SERVER = {"server", "starrocks", "target", "path"}

@@ -102,7 +102,7 @@ def test_without_an_engine_it_says_what_to_do_and_makes_no_file(tmp_path: Path) 
     run = record(folder, nobody, "-k only_loads")
     assert run.returncode != 0
     assert "No Docker engine answers here" in run.stderr
-    assert 'make record SERVER="http' in run.stderr
+    assert 'make test SERVER="http' in run.stderr
     assert not Path(f"{folder}.zip").exists()
 
 

@@ -1,0 +1,82 @@
+"""Databases of a test on a StarRocks that runs already; an emulator takes its part."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import requests
+from _pytest.outcomes import Skipped
+
+from starrocks_emulator.server import Emulator
+from starrocks_txn_sink import SinkOptions
+from tests.support.query_port import query
+from tests.support.servers import PREFIX, ServerForTests, open_labels, place_of, refusal, server_for_tests
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Emulator]:
+    with Emulator(tmp_path / "emulator") as emulator:
+        yield emulator
+
+
+@pytest.fixture
+def urls(running: Emulator) -> str:
+    return f"{running.load_url} {running.query_url}"
+
+
+def databases(running: Emulator) -> set[str]:
+    return {str(name) for (name,) in query(running, "SHOW DATABASES")}
+
+
+def open_a_load(server: ServerForTests) -> str:
+    server.query("CREATE DATABASE IF NOT EXISTS shop")
+    server.query("CREATE TABLE shop.t (id INT NOT NULL) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)")
+    headers = {"db": server.database, "label": "left", "transaction_type": "multi", "timeout": "600", "table": "t"}
+    with requests.Session() as session:
+        session.auth = ("root", "")
+        session.trust_env = False
+        assert session.post(f"{server.load_url}/api/transaction/begin", headers=headers).json()["Status"] == "OK"
+        headers |= {"format": "json"}
+        step = session.put(f"{server.load_url}/api/transaction/load", headers=headers, allow_redirects=False)
+        assert session.put(step.headers["location"], b'{"id": 1}', headers=headers).json()["Status"] == "OK"
+    return "left"
+
+
+@pytest.mark.parametrize("failure", [None, RuntimeError(), KeyboardInterrupt()])
+def test_nothing_is_left_however_a_test_ends(running: Emulator, urls: str, failure: BaseException | None) -> None:
+    before = databases(running)
+    with contextlib.suppress(RuntimeError, KeyboardInterrupt), server_for_tests(urls) as server:
+        open_a_load(server)
+        assert open_labels(server, server.query) == ["left"]
+        assert all(name.startswith(PREFIX) for name in databases(running) - before)
+        if failure is not None:
+            raise failure
+    assert databases(running) == before
+    assert query(running, "SELECT STATE FROM information_schema.loads WHERE LABEL = 'left'") == [("CANCELLED",)]
+
+
+def test_statements_name_the_tests_databases_and_nothing_else(urls: str) -> None:
+    with server_for_tests(urls) as server:
+        server.query("CREATE DATABASE IF NOT EXISTS shop")
+        real = server.database
+        for text in ("SELECT a FROM {}.t", "SHOW TABLES FROM {}", "SELECT 1 FROM `{}`.`t` WHERE x = 'shop'"):
+            assert server.renamed(text.format("shop")) == text.format(real)
+        loads = "SELECT 1 FROM information_schema.loads WHERE DB_NAME = '{}' AND x = 'shop.t'"
+        assert server.renamed(loads.format("shop")) == loads.format(real)
+        for text in ("INSERT INTO x.t VALUES ('shop')", "SELECT workshop.a FROM workshop", "SELECT 'shop.t'"):
+            assert server.renamed(text) == text
+        assert SinkOptions(**place_of(server)).database == real
+
+
+def test_a_server_with_somebodys_databases_is_refused(running: Emulator, urls: str) -> None:
+    assert refusal(urls) is None
+    query(running, "CREATE DATABASE shop")
+    assert "(shop)" in str(refusal(urls))
+
+
+def test_what_only_an_emulator_has_skips_the_test(urls: str) -> None:
+    with server_for_tests(urls) as server, pytest.raises(Skipped, match="Only an emulator has `faults`"):
+        _ = server.faults
