@@ -279,6 +279,18 @@ class TooManyTransactions(BeginFailed):
     hint = "Use fewer lanes, or raise the frontend's max_running_txn_num_per_db."
 
 
+class TooManyTables(StarRocksSinkError, Terminal):
+    """A source transaction has more tables than a backend has threads for open loads (wire contract 4.16)."""
+
+    code = "too_many_tables"
+    summary = "A source transaction has rows for more tables than a StarRocks transaction can have open."
+    hint = (
+        "Raise the setting on the backends, which takes effect at once (UPDATE information_schema.be_configs SET value "
+        "= '64' WHERE name = 'pipeline_connector_scan_thread_num_per_cpu', and in be.conf for the next start), then "
+        "start the query again. All source transactions before this one are visible."
+    )
+
+
 class LoadFailed(StarRocksSinkError, Outage):
     code = "load_failed"
     summary = "A load failed, and its StarRocks transaction was rolled back."

@@ -38,7 +38,7 @@ class Ticket:
 class ScanThreads:
     """The threads of one backend; `count` says how many, which grows at once and shrinks never (wire contract 4.16).
 
-    `now` is the emulator's clock. `stopped` ends all waiting.
+    `now` is the emulator's clock. `stopped` ends all waiting. `peak` is the most loads that there were at once.
     """
 
     def __init__(self, count: Callable[[], int], now: Callable[[], float], stopped: Callable[[], bool]) -> None:
@@ -46,6 +46,14 @@ class ScanThreads:
         self._queue: list[Ticket] = []  # the first ones have a thread
         self._changed = threading.Condition()
         self._size = count()
+        self.peak = 0
+
+    @property
+    def size(self) -> int:
+        """All threads."""
+        with self._changed:
+            self._advance()
+            return self._size
 
     @property
     def running(self) -> int:
@@ -66,6 +74,7 @@ class ScanThreads:
         with self._changed:
             if all(ticket.key != key for ticket in self._queue):
                 self._queue.append(Ticket(until, key))
+                self.peak = max(self.peak, sum(ticket.key is not None for ticket in self._queue))
 
     def end(self, key: Key) -> None:
         """End the pipe of a load: once it has a thread, it is read to its end."""

@@ -15,9 +15,11 @@ micro-batch over any number of lanes is atomic, and tables get one version each.
 If rows need columns that tables lack, and `schema_changes` is `apply`, the driver rolls the label back, alters the
 tables while nothing of the job is open, and runs the lanes again.
 
-A micro-batch is one *round*, and so one StarRocks transaction, with two exceptions. Lanes that can go on later stop at
-a clean boundary when their label gets old (`LaneShare.stopped`): the driver commits, and the lanes go on under the next
-label. And if the server rejects rows, a quarantine commits parts (`coordinator.quarantine`).
+A micro-batch is one *round*, and so one StarRocks transaction, with three exceptions. Lanes that can go on later stop
+at a clean boundary when their label gets old (`LaneShare.stopped`): the driver commits, and the lanes go on under the
+next label. If rows have more tables than a label has room for, lanes leave some out (`LaneShare.left`), and read
+everything again after the commit (`coordinator.table_room`). And if the server rejects rows, a quarantine commits parts
+(`coordinator.quarantine`).
 
 Pure: actions come out, and their results go in. `perform_all` runs them on the driver, and the simulator on its clock.
 """
@@ -32,7 +34,9 @@ from starrocks_txn_sink.clock import Clock, Deadline
 from starrocks_txn_sink.coordinator import model
 from starrocks_txn_sink.coordinator.ownership import EntriesBuilder, LabelContents
 from starrocks_txn_sink.coordinator.quarantine import EVERYTHING, Part, Quarantine
+from starrocks_txn_sink.coordinator.table_room import Crowded, TableRoom, TableRooms, TablesAhead
 from starrocks_txn_sink.errors import (
+    DeadlineExceeded,
     InputError,
     KeyRepeated,
     LoadFailed,
@@ -41,6 +45,7 @@ from starrocks_txn_sink.errors import (
     SourceChanged,
     StarRocksSinkError,
     TaskRepeated,
+    TooManyTables,
     TransactionTimedOut,
     UnknownColumn,
 )
@@ -64,6 +69,7 @@ class LaneShare:
     For rows without positions `rows` is their number, and `sum` the sum of their hashes (`rows.unpositioned`). A lane
     that has `stopped` has more rows, for the next round. For a quarantine, `cuts` has positions at which source
     transactions of this share end, by source partition: all of them, or some that are spread evenly, and the last one.
+    `left` has the tables of source transactions that have no room under the label.
     """
 
     loaded: tuple[model.Receipt, ...] = ()
@@ -72,6 +78,7 @@ class LaneShare:
     sum: int = 0
     stopped: bool = False
     cuts: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    left: TablesAhead = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,26 +93,30 @@ class LaneFailure:
 class LanesResult:
     """What the lanes of one label have sent; `unsorted` says why rows are out of order, one text for each such lane.
 
-    `missing` are the columns that rows need and tables lack, for each lane that could not load because of them.
+    `missing` are the columns that rows need and tables lack, for each lane that could not load because of them. `waits`
+    has positions behind which rows have to wait for another label (`coordinator.table_room`).
     """
 
     shares: Sequence[LaneShare] = ()
     failures: Sequence[LaneFailure] = ()
     unsorted: Sequence[str] = ()
     missing: Sequence[model.MissingColumns] = ()
+    waits: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class RunLanes:
     """Order to run the lanes: load `part` of the rows under `label`; the result is a LanesResult.
 
-    Lanes that can go on later stop `seconds` after now. With `hold` they load when all of their rows are there.
+    Lanes that can go on later stop `seconds` after now. With `hold` they load when all of their rows are there. They
+    leave out rows whose tables are not in `room`.
     """
 
     label: str
     part: Part = EVERYTHING
     hold: bool = False
     seconds: float = 0.0
+    room: TableRoom | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +174,9 @@ class SharedTransactionCoordinator:
     """Writes the rows that the lanes read, label by label; the module's docstring says how.
 
     `labels` are all different. `entries` build the rows for the ledger and the receipts' log; `fenced`: there is a
-    ledger. `unpositioned` makes the span of rows without positions of the lanes' shares; None for rows with positions.
-    After `write`, `unsorted` says why Spark has to sort the rows first, "" if it has not.
+    ledger. `rooms` bound the tables of a label. `unpositioned` makes the span of rows without positions of the lanes'
+    shares; None for rows with positions. After `write`, `unsorted` says why Spark has to sort the rows first, "" if it
+    has not.
     """
 
     labels: Iterator[str]
@@ -175,10 +187,12 @@ class SharedTransactionCoordinator:
     fenced: bool = True
     hold: bool = False
     quarantine: Quarantine | None = None
+    rooms: TableRooms | None = None
     unpositioned: Callable[[Sequence[LaneShare]], model.PositionSpan | None] = lambda _: None
     committed: Callable[[model.Receipt], None] = lambda _: None
     name_death: Callable[[TaskRepeated, int], StarRocksSinkError] = lambda error, _: error
     unsorted: str = ""
+    _shares: Sequence[LaneShare] = ()  # of the last label
 
     @property
     def clock(self) -> Clock:
@@ -207,9 +221,12 @@ class SharedTransactionCoordinator:
                     after |= {span.partition: span.last for span in receipt.positions}
             if self.unsorted:
                 return receipts
-            if stopped and part is EVERYTHING:
+            left = self.rooms is not None and self.rooms.go_on(self._shares)
+            if left and self.quarantine is None:
+                continue  # the lanes read everything again, and leave out what is visible
+            if stopped and part is EVERYTHING and not left:
                 yield NextRound()
-            elif self.quarantine is None or self.quarantine.commit(stopped=stopped):
+            elif self.quarantine is None or self.quarantine.commit(stopped=stopped or left):
                 return receipts
 
     def _write_part(self, part: Part) -> Orders[tuple[model.Receipt | None, bool]]:
@@ -221,9 +238,9 @@ class SharedTransactionCoordinator:
         missing: model.MissingColumns = {}
         while True:
             # A shorter round has fewer rows to load before its label is too old.
-            order = RunLanes(next(self.labels), part, self.hold, self.limits.seconds / 2**counts.failures)
+            seconds = self.limits.seconds / 2**counts.failures
             try:
-                return (yield from self._attempt(order, attempts, missing))
+                return (yield from self._attempt(part, seconds, attempts, missing))
             except _TablesDiffer as differ:  # nothing has failed
                 if missing == differ.missing or self.deadline.expired():
                     raise unknown_columns(differ.missing) from None
@@ -255,13 +272,26 @@ class SharedTransactionCoordinator:
         return Pause(self.limits.backoff.seconds(counts.failures - 1, self.rng))
 
     def _attempt(
-        self, order: RunLanes, attempts: int, missing: model.MissingColumns
+        self, part: Part, seconds: float, attempts: int, missing: model.MissingColumns
     ) -> Orders[tuple[model.Receipt | None, bool]]:
+        """One try, under further labels as long as the lanes take tables that have no room."""
         if missing:
             yield ChangeTables(missing)
-        yield from self.begin(order.label)
-        lanes = yield from _or_roll_back(order.label, _carry_out(order))
-        return (yield from self.finish(order.label, lanes, attempts))
+        while True:
+            room = self.rooms.room if self.rooms is not None and part.dead_letter is None else None
+            order = RunLanes(next(self.labels), part, self.hold, seconds, room)
+            yield from self.begin(order.label)
+            lanes = yield from _or_roll_back(order.label, _carry_out(order))
+            try:
+                return (yield from self.finish(order.label, lanes, attempts))
+            except Crowded as crowded:  # nothing has failed
+                self._let_wait(crowded.waits)
+
+    def _let_wait(self, waits: Mapping[str, int]) -> None:
+        if self.deadline.expired():
+            raise DeadlineExceeded("The batch's deadline passed before the tables of its rows had room.")
+        if self.rooms is not None:
+            self.rooms.make_wait(waits)
 
     def begin(self, label: str) -> Orders[None]:
         """Step 1. An error rolls the label back: the server may have begun it although its answer was lost."""
@@ -279,16 +309,26 @@ class SharedTransactionCoordinator:
             yield from roll_back(label)
             raise
         stopped = any(share.stopped for share in lanes.shares)
+        self._shares = lanes.shares
         if self.quarantine is not None:
             self.quarantine.note(lanes.shares)
         if self.unsorted or not contents.loaded:
             yield from roll_back(label)
             return None, stopped
+        if self.rooms is not None:
+            try:
+                self.rooms.check(lanes.shares)
+            except TooManyTables:
+                yield from roll_back(label)
+                raise
         outcome = yield from commit_shared(label, contents, self.entries, fenced=self.fenced)
-        return contents.receipt(outcome, attempts, self.clock.wall(), recycled=stopped), stopped
+        recycled = stopped or any(share.left for share in lanes.shares)
+        return contents.receipt(outcome, attempts, self.clock.wall(), recycled=recycled), stopped
 
     def _contents(self, lanes: LanesResult) -> LabelContents:
         self.unsorted = judge(lanes, may_sort=self.limits.may_sort)
+        if lanes.waits and not self.unsorted:
+            raise Crowded(lanes.waits)
         if lanes.missing and not self.unsorted:
             raise _TablesDiffer(join_missing(lanes.missing))
         loaded = [receipt for share in lanes.shares for receipt in share.loaded]

@@ -35,6 +35,7 @@ from starrocks_txn_sink.options.sink_options import OWN_TABLES, is_own_table
 from starrocks_txn_sink.protocol.label import epoch_of
 from starrocks_txn_sink.protocol.ledger import Position
 from starrocks_txn_sink.rows import columns
+from starrocks_txn_sink.rows.admission import PartitionRun, TableAdmission, TaggedRows
 
 CheckRows = Callable[[pa.RecordBatch], None]
 """Raises InputError for a batch that may not be written."""
@@ -47,7 +48,6 @@ SLICE_BYTES: Final = 16 << 20
 
 Octets = npt.NDArray[np.uint8]
 Bools = npt.NDArray[np.bool_]
-PartitionRun = tuple[str, int, int]  # source partition, first row, row after the last
 
 
 _CHANGED_HINT: Final = (
@@ -217,12 +217,13 @@ class Segmenter:
     """Splits the batches of one lane into segments; keeps its place between batches to detect torn input.
 
     Leaves out rows that are in StarRocks already (`replay`). `with_row_index` adds row indexes, for the quarantine and
-    for the rows' keys. `check` gets the remaining rows of each batch.
+    for the rows' keys. `check` gets the remaining rows of each batch, without those that `admission` lets wait.
     """
 
     replay: Replay = field(default_factory=Replay)
     with_row_index: bool = False
     check: CheckRows | None = None
+    admission: TableAdmission | None = None
     _partition: str | None = None
     _position: int = -1
     _inside: bool = False
@@ -243,17 +244,31 @@ class Segmenter:
         for name, low, high in runs:
             self.replay.partitions.add(name)
             self._check_run(name, rows.positions[low:high], rows.ends[low:high])
+        tables = pc.dictionary_encode(batch.column(columns.TABLE))
+        if self.admission is not None:
+            tagged = TaggedRows(
+                rows.positions, tables.indices.to_numpy(zero_copy_only=False), tables.dictionary.to_pylist()
+            )
+            admitted = self.admission.admit(runs, tagged)
+            if admitted is not None:
+                tables, batch = None, batch.filter(pa.array(admitted))
+                runs, rows = list_runs(runs_of(batch)), _batch_rows(batch)
         digests = self.replay.fingerprints(runs, rows)  # before rows are left out: the ledger's are compared
         new = self.replay.new_rows(runs, rows)
         if new is not None:
-            batch = batch.filter(pa.array(new))
+            tables, batch = None, batch.filter(pa.array(new))
             runs, rows = list_runs(runs_of(batch)), _batch_rows(batch)
         if batch.num_rows:
             if self.check is not None:
                 self.check(batch)
             for name, low, high in runs if self.with_row_index else ():
                 self._ended.setdefault(name, []).append(rows.positions[low:high][rows.ends[low:high]])
-            yield from segments_of(batch, runs, rows, digests, self.with_row_index)
+            yield from segments_of(batch, runs, rows, digests, self.with_row_index, tables)
+
+    @property
+    def knows_enough(self) -> bool:
+        """Whether the next label's tables are known, with all of the source transaction that was read last."""
+        return self.admission is not None and self.admission.knows_enough and not self._inside
 
     def cuts(self, most: int) -> dict[str, list[int]]:
         """Positions at which the source transactions of the segments end, by source partition; needs row indexes.
@@ -361,10 +376,14 @@ def segments_of(
     rows: BatchRows,
     digests: Mapping[str, str],
     with_row_index: bool = False,
+    tables: pa.DictionaryArray | None = None,
 ) -> Iterator[Segment]:
-    """Yield segments of checked rows: the whole source transactions of each run, their ends, then its open rest."""
+    """Yield segments of checked rows: the whole source transactions of each run, their ends, then its open rest.
+
+    `tables` is the encoded column of the rows' tables, if it is known.
+    """
     parts = [part for run in runs for part in _split_run(*run, rows.ends)]
-    tables = pc.dictionary_encode(batch.column(columns.TABLE))
+    tables = pc.dictionary_encode(batch.column(columns.TABLE)) if tables is None else tables
     names = tables.dictionary.to_pylist()
     _refuse_own_tables(batch, tables)
     groups = tables.indices.to_numpy(zero_copy_only=False)

@@ -22,7 +22,7 @@ from starrocks_txn_sink.assembler.rules.model import Counters, Policy
 from starrocks_txn_sink.assembler.rules.spill import CarriedState, Manifest
 from starrocks_txn_sink.assembler.verified.rules import VerifiedPolicy
 from starrocks_txn_sink.clock import Clock, SystemClock
-from starrocks_txn_sink.coordinator.coordinator import join_missing
+from starrocks_txn_sink.coordinator.coordinator import LaneShare, join_missing
 from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options import SinkOptions
@@ -81,7 +81,7 @@ from starrocks_txn_sink.sources.kafka.spark_reader import (
 from starrocks_txn_sink.sources.messages import parse_messages
 from starrocks_txn_sink.telemetry import Event, Listener, get_logger
 from starrocks_txn_sink.writer.assembling import AssemblingLaneTask, AssemblySpec
-from starrocks_txn_sink.writer.messages import CarryOver, LaneReport, Message, decode
+from starrocks_txn_sink.writer.messages import CarryOver, LaneReport, Message, decode, of_kind
 from starrocks_txn_sink.writer.task import LaneTask
 
 STAGE: Final = "lanes"  # in metrics, where a stage of the query has its own name
@@ -296,7 +296,8 @@ class EventsWriter:
 
         def run(task: LaneTask) -> list[Message]:
             messages = run_lanes(task)
-            source.take(messages, whole=task.part.upto is None)
+            left = any(share.left for share in of_kind(messages, LaneShare))
+            source.take(messages, whole=task.part.upto is None and not left)
             return messages
 
         def collect_and_say(receipts: Sequence[Receipt], reports: Sequence[LaneReport]) -> None:

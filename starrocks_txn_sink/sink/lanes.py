@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
@@ -29,6 +30,7 @@ from starrocks_txn_sink.coordinator.coordinator import (
 from starrocks_txn_sink.coordinator.model import MissingColumns, PositionSpan, Receipt
 from starrocks_txn_sink.coordinator.ownership import EntriesBuilder, Ownership, log_entries
 from starrocks_txn_sink.coordinator.quarantine import Quarantine
+from starrocks_txn_sink.coordinator.table_room import GUESS, TableRooms
 from starrocks_txn_sink.errors import (
     KeyRepeated,
     LaneDied,
@@ -44,6 +46,7 @@ from starrocks_txn_sink.options.without_effect import Circumstance
 from starrocks_txn_sink.protocol.label import Label, RetryPolicy, labels, roll_back, run
 from starrocks_txn_sink.protocol.ledger import Owner, fresh_tokens
 from starrocks_txn_sink.sink.failures import reason_of_task
+from starrocks_txn_sink.sink.open_loads import OPEN_LOADS
 from starrocks_txn_sink.sink.spark_jobs import context_of, driver_addresses, task_slots
 from starrocks_txn_sink.sources.kafka.options import SPARK_READS
 from starrocks_txn_sink.sources.kafka.spark_reader import has_whole_partitions
@@ -53,6 +56,7 @@ from starrocks_txn_sink.writer.messages import (
     LaneReport,
     Message,
     OrderViolation,
+    RowsWait,
     TablesLack,
     attach_report,
     attached_report,
@@ -190,8 +194,8 @@ class LanePlan:
         """`task` for lanes that read so."""
         sort = self.reading is Reading.SORTED
         whole = self.direct or self.proves
-        turns = self.turns() if self.tasks > 1 else None
-        return replace(task, claims=self.claims or sort, ordered=sort or self.proves, whole=whole, turns=turns)
+        ordered, turns = sort or self.proves, self.turns() if self.tasks > 1 else None
+        return replace(task, lanes=self.tasks, claims=self.claims or sort, ordered=ordered, whole=whole, turns=turns)
 
     def sort(self, why: str, subject: str) -> None:
         """From now on `subject` are sorted, because of `why`; raises Unordered if the options forbid it."""
@@ -299,7 +303,8 @@ class RoundRunner:
     def write(self) -> Written:
         """Write all rows of the lanes; returns and raises as `write_shared`."""
         try:
-            self.perform(self.coordinator.write())
+            with self._counted_tables():
+                self.perform(self.coordinator.write())
         except StarRocksSinkError as error:
             if isinstance(error, RowsRejected):
                 error.advice += self._wider_types()
@@ -308,6 +313,27 @@ class RoundRunner:
         finally:
             self._roll_back_claims()
         return self._result()
+
+    @contextmanager
+    def _counted_tables(self) -> Iterator[None]:
+        """Let the labels of the write have no more tables than have room (`coordinator.table_room`)."""
+        options, clock, job = self._task.options, self._deadline.clock, self._task.job
+        known = self._resources.scan_threads
+        threads = known.now(clock) if known is not None else GUESS
+        own = sum((self._task.ownership is not None, options.receipts_log, options.quarantines))
+        server = ",".join(sorted(map(str, options.frontends)))
+        with OPEN_LOADS.part(server, job, threads.room, own + 1, self._deadline) as part:
+
+            def grow(tables: int) -> int:
+                return part.grow(tables + own, self._deadline) - own
+
+            names = OPEN_LOADS.tables(server, job)
+            rooms = TableRooms(part.size - own, threads, own, self._task.lanes, names, grow)
+            self.coordinator.rooms = rooms
+            try:
+                yield
+            finally:
+                OPEN_LOADS.learn(server, job, rooms.names, rooms.needed or part.size)
 
     def _wider_types(self) -> str:
         """Advice for rejected rows, if columns of the source are wider than those of their tables."""
@@ -358,10 +384,11 @@ class RoundRunner:
 
     def _carry_out(self, order: orders.Order) -> object:
         match order:
-            case orders.RunLanes(label, part, hold, seconds):
+            case orders.RunLanes(label, part, hold, seconds, room):
                 self._roll_back_claims()
                 ends = self._deadline.clock.wall() + seconds
-                task = replace(self._task, label=label, part=part, hold=hold, round_ends=ends, round_seconds=seconds)
+                task = replace(self._task, label=label, part=part, hold=hold, room=room)
+                task = replace(task, round_ends=ends, round_seconds=seconds)
                 clock = self._deadline.clock
                 with Span(self._steps, clock.monotonic, "step", {"step": "lanes", "label": label}) as span:
                     messages = self._run_lanes(task)
@@ -498,6 +525,7 @@ def result_of(messages: Sequence[Message]) -> LanesResult:
         failures,
         [violation.why for violation in of_kind(messages, OrderViolation)],
         [lack.columns for lack in of_kind(messages, TablesLack)],
+        {name: position for wait in of_kind(messages, RowsWait) for name, position in wait.positions.items()},
     )
 
 

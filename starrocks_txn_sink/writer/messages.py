@@ -356,8 +356,15 @@ class TablesLack:
     columns: MissingColumns
 
 
-Message = LaneShare | LaneReport | CarryOver | OrderViolation | TablesLack
-MessageType = TypeVar("MessageType", LaneShare, LaneReport, CarryOver, OrderViolation, TablesLack)
+@dataclass(frozen=True, slots=True)
+class RowsWait:
+    """The lane has sent rows of source transactions whose other tables have no room; they wait behind `positions`."""
+
+    positions: Mapping[str, int]
+
+
+Message = LaneShare | LaneReport | CarryOver | OrderViolation | TablesLack | RowsWait
+MessageType = TypeVar("MessageType", LaneShare, LaneReport, CarryOver, OrderViolation, TablesLack, RowsWait)
 
 _READ: Final[dict[str, Callable[[dict[str, Any]], Message]]] = {
     "LaneShare": lambda fields: LaneShare(
@@ -367,6 +374,7 @@ _READ: Final[dict[str, Callable[[dict[str, Any]], Message]]] = {
     "CarryOver": CarryOver.of,
     "OrderViolation": lambda fields: OrderViolation(**fields),
     "TablesLack": lambda fields: TablesLack(**fields),
+    "RowsWait": lambda fields: RowsWait(**fields),
 }
 
 

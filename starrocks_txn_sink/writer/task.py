@@ -27,6 +27,7 @@ from starrocks_txn_sink.coordinator.coordinator import LaneShare, claim_of
 from starrocks_txn_sink.coordinator.lane import Lane
 from starrocks_txn_sink.coordinator.model import RECYCLE_AT, LaneLimits, PositionSpan, Receipt, Segment
 from starrocks_txn_sink.coordinator.quarantine import EVERYTHING, Part
+from starrocks_txn_sink.coordinator.table_room import Crowded, TableRoom
 from starrocks_txn_sink.coordinator.write_buffer import WriteBuffer
 from starrocks_txn_sink.errors import (
     BeginFailed,
@@ -40,6 +41,7 @@ from starrocks_txn_sink.errors import (
 from starrocks_txn_sink.options import Compression, SinkOptions
 from starrocks_txn_sink.protocol.label import Backoff, Label, RetryPolicy, Steps, begin, run
 from starrocks_txn_sink.protocol.ledger import Position
+from starrocks_txn_sink.rows.admission import TableAdmission
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS, ArrivalOrder
 from starrocks_txn_sink.rows.body import UniqueRows
 from starrocks_txn_sink.rows.columns import PARTITION, POSITION
@@ -90,8 +92,9 @@ class LaneTask:
 
     Rows: with `marked` they carry positions and transaction ends; otherwise all lanes' rows are one unpositioned batch.
     With `ordered` they come sorted, so the lane can stop between two source transactions and go on in the next round.
-    With `whole` the driver knows that no source partition is in two lanes, and that each is in order. In a `streaming`
-    query positions may not go back from one micro-batch to the next. The lane loads the rows of `part`.
+    There are at most `lanes` lanes. With `whole` the driver knows that no source partition is in two of them, and that
+    each is in order. In a `streaming` query positions may not go back from one micro-batch to the next. The lane loads
+    the rows of `part` whose tables are in `room`.
 
     Commits: without `ownership` there is no ledger, and delivery is at-least-once. With `claims` the lane begins a
     label of its own before it loads. `seconds` replaces `batch_deadline` if another try has used a part of it; an
@@ -118,6 +121,8 @@ class LaneTask:
     hold: bool = False
     label: str = ""
     part: Part = EVERYTHING
+    room: TableRoom | None = None
+    lanes: int = 1
     claims: bool = False
     ordered: bool = False
     whole: bool = False
@@ -205,6 +210,7 @@ class LaneTry:
         self.stopped = False  # at the end of the round, with more rows to come
         self._source = source
         self._segmenter: Segmenter | None = None
+        self._admission: TableAdmission | None = None
         self._dead_letters = DeadLetters(task, partial(now_text, clock)) if task.part.dead_letter is not None else None
 
     def run(self, batches: Iterable[pa.RecordBatch], rows: ReadRows | None = None) -> list[messages.Message]:
@@ -220,6 +226,8 @@ class LaneTry:
                 receipt = self._write(batches, resources, rows)
         except TablesLackColumns as lack:
             return [messages.TablesLack(lack.columns), self.metrics.report(())]
+        except Crowded as crowded:
+            return [messages.RowsWait(crowded.waits), self.metrics.report(())]
         except BaseException as error:
             with contextlib.suppress(Exception):  # a failing report must not hide the error
                 messages.attach_report(error, self.metrics.report((), error))
@@ -234,6 +242,8 @@ class LaneTry:
         """The lane's share of the label, of what it has loaded."""
         share = self.metrics.share([self._with_dead_letters(receipt) for receipt in loaded])
         cuts = self._segmenter.cuts(_MOST_CUTS) if self._segmenter is not None and self.task.options.quarantines else {}
+        if self._admission is not None:
+            share = replace(share, left=self._admission.left)
         return replace(share, stopped=self.stopped, cuts=cuts)
 
     def _with_dead_letters(self, receipt: Receipt) -> Receipt:
@@ -351,13 +361,19 @@ class LaneTry:
         replay = Replay(positions, task.options.check_replays, epoch, task.batch_id, skips)
         self.metrics.attach_replay(replay)
         indexed = quarantines or bool(task.keys)
-        self._segmenter = Segmenter(replay, with_row_index=indexed, check=self._checks.of_rows(allow_torn=quarantines))
+        if task.room is not None:
+            self._admission = TableAdmission(task.room, positions)
+        check = self._checks.of_rows(allow_torn=quarantines)
+        self._segmenter = Segmenter(replay, with_row_index=indexed, check=check, admission=self._admission)
         for batch in rows(batches) if rows is not None else filter(len, batches):
             part = rows_of_part(batch, task.part.after, task.part.upto)
             if self._checks.bare_values is not None:
                 part = self._checks.bare_values(part)
             self.metrics.read_batch(part)
             yield from self._segmenter.split(part)
+            if task.ordered and self._segmenter.knows_enough:
+                self.stopped = True  # what comes behind would wait, too
+                return
 
     def _unpositioned_segments(
         self, batches: Iterable[pa.RecordBatch], positions: Mapping[str, Position]

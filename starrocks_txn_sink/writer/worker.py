@@ -40,6 +40,7 @@ from starrocks_txn_sink.coordinator.model import Chunk, RowIndex
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
+from starrocks_txn_sink.sql.scan_threads import KnownThreads
 from starrocks_txn_sink.writer.runner import DaemonThreadPool
 from starrocks_txn_sink.writer.table_checks import KnownColumns
 
@@ -77,6 +78,7 @@ class WorkerResources:
     ledger: SqlLedger | None
     connection: LeaderConnection | None = None
     columns: KnownColumns | None = None
+    scan_threads: KnownThreads | None = None
 
     @classmethod
     def open(cls, options: SinkOptions) -> WorkerResources:
@@ -85,7 +87,8 @@ class WorkerResources:
         ledger = SqlLedger(connection, options.database) if connection and options.exactly_once else None
         threads = DaemonThreadPool(options.load_parallelism + 1, "starrocks-lane")
         columns = KnownColumns(connection, options.database) if connection else None
-        return cls(HttpTransport(options), threads, ledger, connection, columns)
+        scan_threads = KnownThreads(options) if connection else None
+        return cls(HttpTransport(options), threads, ledger, connection, columns, scan_threads)
 
     def close(self) -> None:
         self.transport.close()  # while the threads are there, and their connections with them

@@ -144,4 +144,8 @@ def a_label_that_failed_is_not_rolled_back(put: Any) -> None:
 @bug
 def a_label_that_was_given_up_is_not_counted(put: Any) -> None:
     right = SharedTransactionCoordinator._attempt
-    put(SharedTransactionCoordinator, "_attempt", lambda self, order, _, missing: right(self, order, 0, missing))
+    put(
+        SharedTransactionCoordinator,
+        "_attempt",
+        lambda self, part, seconds, _, missing: right(self, part, seconds, 0, missing),
+    )

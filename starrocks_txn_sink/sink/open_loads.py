@@ -1,0 +1,102 @@
+"""OpenLoads: the writes of one driver share the threads that open loads hold (wire contract 4.16).
+
+Each write of a micro-batch asks for a part of the room before its first label, and gives it back at its end. So the
+labels of all jobs of a process have room together, and none waits for a thread that another one holds.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from starrocks_txn_sink.clock import Deadline
+
+_LOOK_SECONDS = 1.0
+"""Between two looks at the deadline while others hold all of the room; who gives some back is heard at once."""
+
+
+@dataclass(slots=True)
+class OpenLoads:
+    """The parts that writes hold, by server."""
+
+    _parts: dict[str, list[Part]] = field(default_factory=dict)
+    _known: dict[tuple[str, str], tuple[frozenset[str], int]] = field(default_factory=dict)  # by server and job
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def held(self, server: str) -> int:
+        """Loads that may be open now."""
+        with self._changed:
+            return self._taken(server)
+
+    @contextmanager
+    def part(self, server: str, job: str, room: int, least: int, deadline: Deadline) -> Iterator[Part]:
+        """A part of the `room` of a server: twice what the job's last write needed, half of the room for a new job.
+
+        Waits while less than `least` is free, at most until `deadline`; then the write has the least.
+        """
+        part = Part(self, server, room)
+        with self._changed:
+            _, loads = self._known.get((server, job), (frozenset(), (room + 3) // 4))
+            wanted = min(room, 2 * loads)
+            self._take(part, least, max(least, wanted), deadline)
+        try:
+            yield part
+        finally:
+            with self._changed:
+                self._parts[server].remove(part)
+                self._changed.notify_all()
+
+    def learn(self, server: str, job: str, tables: frozenset[str], loads: int) -> None:
+        """The last label of the job had these tables, and one had so many loads, or should have had."""
+        with self._changed:
+            self._known[server, job] = tables, loads
+
+    def tables(self, server: str, job: str) -> frozenset[str]:
+        """The tables of the job's last label."""
+        with self._changed:
+            return self._known.get((server, job), (frozenset(), 0))[0]
+
+    def extend(self, part: Part) -> None:
+        """Add what is free to a part, or half of that if there are others."""
+        with self._changed:
+            free = max(0, part.room - self._taken(part.server))
+            part.size += free if len(self._parts[part.server]) == 1 else (free + 1) // 2
+
+    def replace(self, part: Part, least: int, deadline: Deadline) -> None:
+        """Give a part back, and wait for one of at least `least`."""
+        with self._changed:
+            self._parts[part.server].remove(part)
+            self._changed.notify_all()
+            self._take(part, least, least, deadline)
+
+    def _take(self, part: Part, least: int, wanted: int, deadline: Deadline) -> None:
+        while self._taken(part.server) and part.room - self._taken(part.server) < least and not deadline.expired():
+            self._changed.wait(min(_LOOK_SECONDS, deadline.remaining()))
+        part.size = max(least, min(wanted, part.room - self._taken(part.server)))
+        self._parts.setdefault(part.server, []).append(part)
+
+    def _taken(self, server: str) -> int:
+        return sum(part.size for part in self._parts.get(server, ()))
+
+
+@dataclass(slots=True, eq=False)
+class Part:
+    """Loads that one write may hold open: `size` of the `room` of a server."""
+
+    loads: OpenLoads
+    server: str
+    room: int
+    size: int = 0
+
+    def grow(self, loads: int, deadline: Deadline) -> int:
+        """Take of what is free, and wait for room for `loads` while the write has none open; returns how many fit."""
+        self.loads.extend(self)
+        if self.size < loads <= self.room:
+            self.loads.replace(self, loads, deadline)
+        return self.size
+
+
+OPEN_LOADS = OpenLoads()
+"""The parts of this process."""

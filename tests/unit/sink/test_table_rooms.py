@@ -1,0 +1,143 @@
+"""Micro-batches of more tables than a backend has threads: each commits, and none waits for itself (contract 4.16)."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from starrocks_emulator.server import Emulator
+from starrocks_txn_sink.errors import TooManyTables
+from starrocks_txn_sink.options import SinkOptions
+from tests.support.query_port import query
+from tests.support.threaded_lanes import ThreadedJob, Transaction
+
+TABLES = [f"t{number}" for number in range(20)]
+DDL = [f"CREATE TABLE shop.{name} (id BIGINT NOT NULL) DUPLICATE KEY (id) DISTRIBUTED BY HASH (id)" for name in TABLES]
+
+
+@dataclass
+class Shop:
+    """A job on an emulator, and the rows that it should have written."""
+
+    server: Emulator
+    lanes: int
+    rng: random.Random
+    rows: dict[str, list[int]] = field(default_factory=dict)
+    _ids: int = 0
+
+    def job(self, **options: Any) -> ThreadedJob:
+        settings = {
+            "database": "shop",
+            "job": "shop",
+            "lanes": self.lanes,
+            "timeout": 60,
+            "batch_deadline": 60,
+            **options,
+        }
+        return ThreadedJob(
+            SinkOptions(load_url=self.server.load_url, query_url=self.server.query_url, **settings), self.lanes
+        )
+
+    def transaction(self, tables: int) -> Transaction:
+        """A source transaction with a row or two of each of as many tables."""
+        return {table: self.ids(table, self.rng.randint(1, 2)) for table in self.rng.sample(TABLES, tables)}
+
+    def ids(self, table: str, count: int) -> list[int]:
+        first, self._ids = self._ids, self._ids + count
+        self.rows.setdefault(table, []).extend(range(first, first + count))
+        return list(range(first, first + count))
+
+    def micro_batch(self, most: int) -> list[list[Transaction]]:
+        """Up to five source transactions of each lane, of up to `most` tables."""
+        return [
+            [self.transaction(self.rng.randint(1, most)) for _ in range(self.rng.randint(0, 5))]
+            for _ in range(self.lanes)
+        ]
+
+    def check(self) -> None:
+        """All rows are there, once, and no label had more loads than threads that are not for queries."""
+        for table in TABLES:
+            assert sorted(query(self.server, f"SELECT id FROM shop.{table}")) == [
+                (number,) for number in sorted(self.rows.get(table, []))
+            ], table
+        for threads in self.server.scan_threads:
+            assert threads.peak <= threads.size
+            assert threads.running == 0
+
+
+@pytest.fixture
+def shop(server: Emulator) -> Shop:
+    return Shop(server, 4, random.Random(7))
+
+
+def one_core(**settings: Any) -> pytest.MarkDecorator:
+    return pytest.mark.emulator(*DDL, cores=1, **settings)
+
+
+@one_core()
+def test_four_lanes_and_twenty_tables_on_one_core(shop: Shop) -> None:
+    job = shop.job()
+    for _ in range(6):
+        written = job.write(shop.micro_batch(3))
+        assert all(len(receipt.tables) <= 6 for receipt in written.receipts)
+    shop.check()
+    assert len(job.receipts) > 6
+
+
+@one_core()
+def test_one_lane_goes_on_under_the_next_label(shop: Shop) -> None:
+    shop.lanes = 1
+    job = shop.job(receipts_log=True)
+    written = job.write([[{table: shop.ids(table, 1)} for table in TABLES]])
+    # Half of 7 threads at first, as there might be other jobs; the ledger and the receipts' log have one each.
+    assert [len(receipt.tables) for receipt in written.receipts] == [2, 5, 5, 5, 3]
+    assert [receipt.recycled for receipt in written.receipts] == [True] * 4 + [False]
+    shop.check()
+
+
+@one_core()
+def test_a_source_transaction_that_was_sent_in_part_waits_as_a_whole(shop: Shop) -> None:
+    shop.lanes = 1
+    large = {table: shop.ids(table, 3) for table in TABLES[4:10]}
+    small = [{table: shop.ids(table, 1)} for table in TABLES[:4]]
+    job = shop.job(chunk_bytes=1 << 16)
+    written = job.write([[*small, large]], rows_at_once=5)
+    assert [sorted(receipt.tables) for receipt in written.receipts] == [TABLES[:3], TABLES[3:4], TABLES[4:10]]
+    shop.check()
+
+
+@one_core()
+def test_one_source_transaction_with_too_many_tables_ends_the_job_behind_all_before(shop: Shop) -> None:
+    job = shop.job()
+    before: list[Transaction] = [{table: shop.ids(table, 1)} for table in TABLES[:8]]
+    after = {table: [1000] for table in TABLES[:7]}
+    with pytest.raises(TooManyTables, match=r"rows for 7 tables.*room for 6"):
+        job.write([before, [after], [], []])
+    shop.check()
+    setting = "pipeline_connector_scan_thread_num_per_cpu"
+    query(shop.server, f"UPDATE information_schema.be_configs SET value = '64' WHERE name = '{setting}'")
+    again = shop.job()
+    again.write([[*before], [after], [], []])
+    for table in TABLES[:7]:
+        shop.rows[table].append(1000)
+    shop.check()
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("shared", ["one core", "two cores", "three backends"])
+def test_many_micro_batches(shared: str, tmp_path: Any) -> None:
+    from starrocks_emulator.settings import Settings
+
+    settings = {"one core": Settings(cores=1), "two cores": Settings(), "three backends": Settings(backends=3, cores=1)}
+    with Emulator(tmp_path, settings[shared]) as server:
+        for sql in ("CREATE DATABASE shop", *DDL):
+            query(server, sql)
+        shop = Shop(server, 4, random.Random(11))
+        job = shop.job(on_bad_rows="fail")
+        for _ in range(60):
+            job.write(shop.micro_batch(4))
+        shop.check()
