@@ -17,7 +17,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from starrocks_txn_sink import errors
 from starrocks_txn_sink.clock import Clock, Deadline
@@ -43,9 +43,18 @@ Rows = list[tuple[Any, ...]]
 
 
 class LedgerRequest(ABC):
-    """Base of the requests to the ledger, which go to the query port; see `protocol.ledger`."""
+    """Base of the requests to the ledger, which go to the query port; see `protocol.ledger`.
+
+    A request with `seconds` is not waited for any longer. Then the one of `instead` is asked, which has the same
+    result.
+    """
 
     __slots__ = ()
+    seconds: ClassVar[float | None] = None
+
+    @property
+    def instead(self) -> "LedgerRequest | None":
+        return None
 
     @abstractmethod
     def statement(self, database: str) -> Sql:

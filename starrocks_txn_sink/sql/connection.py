@@ -26,7 +26,14 @@ from typing import Any
 from pymysql.cursors import SSCursor
 
 from starrocks_txn_sink.clock import Deadline, SystemClock
-from starrocks_txn_sink.errors import NoBackend, QueryFailed, QueryRefused, RedirectRefused, StarRocksSinkError
+from starrocks_txn_sink.errors import (
+    DeadlineExceeded,
+    NoBackend,
+    QueryFailed,
+    QueryRefused,
+    RedirectRefused,
+    StarRocksSinkError,
+)
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import HOST_HINT, Address
 from starrocks_txn_sink.protocol.label import LedgerRequest
@@ -477,7 +484,24 @@ class SqlLedger:
         self._connection.create_table(lambda number: create_table(self._database, number), replication, deadline)
 
     def execute(self, request: LedgerRequest, deadline: Deadline) -> Any:
-        """Execute `request` (one of `protocol.ledger`)."""
+        """Execute `request` (one of `protocol.ledger`); after its own time the one that has the same result."""
+        if request.seconds is None:
+            return self._execute(request, deadline)
+        limit = deadline.earlier(request.seconds)
+        try:
+            return self._execute(request, limit)
+        except (QueryFailed, DeadlineExceeded):
+            if not limit.expired() or deadline.expired():
+                raise
+        if request.instead is not None:
+            return self.execute(request.instead, deadline)
+        raise QueryFailed(
+            f"The list of open labels did not come within {request.seconds:g} s.",
+            hint="Open loads hold all threads of a backend, or a commit waits for one: doctor has the numbers, and "
+            "SHOW PROC '/transactions/<database>/running' the transactions. They end at their `timeout`.",
+        )
+
+    def _execute(self, request: LedgerRequest, deadline: Deadline) -> Any:
         sql, parameters = request.statement(self._database)
         try:
             rows = self._connection.query(sql, parameters, deadline)
