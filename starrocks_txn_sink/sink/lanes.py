@@ -50,6 +50,7 @@ from starrocks_txn_sink.sink.open_loads import OPEN_LOADS
 from starrocks_txn_sink.sink.spark_jobs import context_of, driver_addresses, task_slots
 from starrocks_txn_sink.sources.kafka.options import SPARK_READS
 from starrocks_txn_sink.sources.kafka.spark_reader import has_whole_partitions
+from starrocks_txn_sink.sql.scan_threads import tables_of
 from starrocks_txn_sink.telemetry import DRIVER_STEPS, EventLogger, Span, fan_out, get_logger, ignore_event
 from starrocks_txn_sink.writer.messages import (
     CarryOver,
@@ -322,18 +323,22 @@ class RoundRunner:
         threads = known.now(clock) if known is not None else GUESS
         own = sum((self._task.ownership is not None, options.receipts_log, options.quarantines))
         server = ",".join(sorted(map(str, options.frontends)))
-        with OPEN_LOADS.part(server, job, threads.room, own + 1, self._deadline) as part:
+        names = OPEN_LOADS.tables(server, job)
+        if names is None:  # a new job may write all tables
+            names = tables_of(options, clock) if known is not None else frozenset()
+        first = own + len(names) if names else threads.room
+        with OPEN_LOADS.part(server, job, threads.room, own + 1, first, self._deadline) as part:
 
             def grow(tables: int) -> int:
                 return part.grow(tables + own, self._deadline) - own
 
-            names = OPEN_LOADS.tables(server, job)
             rooms = TableRooms(part.size - own, threads, own, self._task.lanes, names, grow)
             self.coordinator.rooms = rooms
             try:
                 yield
             finally:
-                OPEN_LOADS.learn(server, job, rooms.names, rooms.needed or part.size)
+                if rooms.needed:
+                    OPEN_LOADS.learn(server, job, rooms.names, rooms.needed)
 
     def _wider_types(self) -> str:
         """Advice for rejected rows, if columns of the source are wider than those of their tables."""

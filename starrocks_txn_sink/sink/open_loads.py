@@ -31,15 +31,15 @@ class OpenLoads:
             return self._taken(server)
 
     @contextmanager
-    def part(self, server: str, job: str, room: int, least: int, deadline: Deadline) -> Iterator[Part]:
-        """A part of the `room` of a server: twice what the job's last write needed, half of the room for a new job.
+    def part(self, server: str, job: str, room: int, least: int, first: int, deadline: Deadline) -> Iterator[Part]:
+        """A part of the `room` of a server: twice what the job's last write needed, `first` for a new job.
 
         Waits while less than `least` is free, at most until `deadline`; then the write has the least.
         """
         part = Part(self, server, room)
         with self._changed:
-            _, loads = self._known.get((server, job), (frozenset(), (room + 3) // 4))
-            wanted = min(room, 2 * loads)
+            _, loads = self._known.get((server, job), (frozenset(), 0))
+            wanted = min(room, 2 * loads or first)
             self._take(part, least, max(least, wanted), deadline)
         try:
             yield part
@@ -53,10 +53,10 @@ class OpenLoads:
         with self._changed:
             self._known[server, job] = tables, loads
 
-    def tables(self, server: str, job: str) -> frozenset[str]:
-        """The tables of the job's last label."""
+    def tables(self, server: str, job: str) -> frozenset[str] | None:
+        """The tables of the job's last label; None for a new job."""
         with self._changed:
-            return self._known.get((server, job), (frozenset(), 0))[0]
+            return self._known[server, job][0] if (server, job) in self._known else None
 
     def extend(self, part: Part) -> None:
         """Add what is free to a part, or half of that if there are others."""

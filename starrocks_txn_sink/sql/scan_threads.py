@@ -14,6 +14,8 @@ from starrocks_txn_sink.clock import Clock, Deadline
 from starrocks_txn_sink.coordinator.table_room import GUESS, PER_CORE, SETTING, ScanThreads
 from starrocks_txn_sink.errors import StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.options.sink_options import is_own_table
+from starrocks_txn_sink.protocol.ledger import identifier
 from starrocks_txn_sink.sql.connection import LeaderConnection
 
 _FRESH: Final = 60.0
@@ -45,6 +47,12 @@ def _rows(options: SinkOptions, sql: str, clock: Clock) -> list[dict[str, object
         return []
     finally:
         connection.close()
+
+
+def tables_of(options: SinkOptions, clock: Clock) -> frozenset[str]:
+    """The tables of the database but for the sink's own; none if nobody answers."""
+    rows = _rows(options, f"SHOW TABLES FROM {identifier(options.database)}", clock)
+    return frozenset(name for row in rows for name in map(str, row.values()) if not is_own_table(name))
 
 
 class KnownThreads:

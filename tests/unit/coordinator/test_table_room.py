@@ -95,16 +95,16 @@ def test_rows_without_positions_are_one_source_transaction() -> None:
 
 def test_writes_of_one_process_share_the_room() -> None:
     loads, deadline = OpenLoads(), Deadline.after(30, SystemClock())
-    with loads.part("fe", "first", 14, 2, deadline) as first:
-        assert first.size == 8  # of a new job: half
-        with loads.part("fe", "second", 14, 2, deadline) as second:
+    with loads.part("fe", "first", 14, 2, 8, deadline) as first:
+        assert first.size == 8
+        with loads.part("fe", "second", 14, 2, 8, deadline) as second:
             assert second.size == 6
             assert loads.held("fe") == 14
-        with loads.part("other", "third", 14, 2, deadline) as third:
+        with loads.part("other", "third", 14, 2, 8, deadline) as third:
             assert third.size == 8
     loads.learn("fe", "first", frozenset("ab"), 3)
     assert loads.tables("fe", "first") == frozenset("ab")
-    with loads.part("fe", "first", 14, 2, deadline) as first:
+    with loads.part("fe", "first", 14, 2, 8, deadline) as first:
         assert first.size == 6
     assert loads.held("fe") == 0
 
@@ -114,15 +114,15 @@ def test_a_write_waits_for_its_least_and_for_all_that_a_source_transaction_needs
     sizes: list[int] = []
 
     def second() -> None:
-        with loads.part("fe", "second", 7, 5, deadline) as part:
+        with loads.part("fe", "second", 7, 5, 4, deadline) as part:
             sizes.append(part.size)
 
-    with loads.part("fe", "first", 7, 2, deadline) as first:
+    with loads.part("fe", "first", 7, 2, 4, deadline) as first:
         thread = threading.Thread(target=second)
         thread.start()
         assert first.grow(8, deadline) == 7  # more than there is: all
         assert not sizes
     thread.join(10)
     assert sizes == [5]
-    with loads.part("fe", "first", 7, 2, deadline) as first:
+    with loads.part("fe", "first", 7, 2, 4, deadline) as first:
         assert first.grow(7, deadline) == 7

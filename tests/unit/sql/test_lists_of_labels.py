@@ -69,7 +69,7 @@ def test_a_list_that_waits_for_a_commit_ends_and_says_why(client: Client, server
 def test_the_threads_are_measured_and_guessed_while_all_are_held(
     client: Client, server: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("starrocks_txn_sink.sql.scan_threads._SECONDS", 0.5)
+    monkeypatch.setattr("starrocks_txn_sink.sql.scan_threads._SECONDS", 2.0)
     threads = measure(options(server), SystemClock())
     assert (threads.count, threads.reserve, threads.exact) == (8, 1, True)
     open_loads(client, 8)
