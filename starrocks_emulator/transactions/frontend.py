@@ -107,13 +107,13 @@ class Frontend:
         if not table:
             missing = 'Cannot invoke "Object.hashCode()" because "key" is null'
             raise Thrown(missing, "java.lang.NullPointerException")
-        if task.inherited:
-            raise PlanRejected(f"Transaction {task.txn_id} does not exist")
-        if table in task.tables:
+        if table in task.tables and not task.inherited:
             return _backend_of(task, table)
         if not memory.storage.has_table(task.database, table):
             message = f"Failed to find table {table} in db {task.database}"
             raise Thrown(message, "com.starrocks.common.MetaNotFoundException")
+        if task.inherited:
+            raise PlanRejected(f"Transaction {task.txn_id} does not exist")
         if task.too_late_to_plan(memory.clock.monotonic()):
             raise PlanRejected(LOAD_TIMEOUT)
         backend = self._next_backend()

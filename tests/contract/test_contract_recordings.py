@@ -25,7 +25,7 @@ RECORDED = Settings(loads_stay_preparing=True)
 BACKENDS = {"real": 1, "frontend": 3}
 """Of the recorded servers, by the mark of the recording."""
 
-MOST_EXCUSED = 12
+MOST_EXCUSED = 5
 """This number may only get smaller."""
 
 _KEYS = {

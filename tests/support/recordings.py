@@ -56,7 +56,6 @@ _PASSING = (
 
 EXCUSES = {
     "backends": "The recorded frontend's backends are doubles: what they refuse or cannot compute is theirs alone.",
-    "changes": "The emulator changes tables at once; on the server the change of a column's type was still under way.",
     "others": "Other clients used the recorded server: their labels had finished ones purged.",
     "place": "The emulator's text for an error has no place in the statement.",
     "variables": "The emulator takes every variable, because drivers set many.",
