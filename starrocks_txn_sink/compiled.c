@@ -25,7 +25,7 @@
 #define MOST_SLOTS 65536 /* fields of a message of Protobuf and of those around it: 1.5 MB */
 
 /* TEXT is the content of a string, or the JSON of another value; a STRING is nothing else. A LIST is the JSON of an array. */
-enum { ABI = 13, TEXT = 0, NUMBER = 1, STRING = 2, OBJECT = 3, LIST = 4 };
+enum { ABI = 14, TEXT = 0, NUMBER = 1, STRING = 2, OBJECT = 3, LIST = 4 };
 
 int32_t txn_sink_abi(void) { return ABI; }
 int32_t txn_sink_slack(void) { return SLACK; }
@@ -774,6 +774,84 @@ int64_t txn_sink_new_shapes(const void *bounds, int32_t wide, const uint8_t *dat
         if (!shape || is_new(shape, seen, mask, used)) found[count++] = row;
     }
 #undef TABLE
+#undef BOUND
+    return count;
+}
+
+/* Rows that are JSON objects. */
+
+#define OWN_OP "__op"
+#define DELETING "{\"" OWN_OP "\":1" /* in place of a deleted row's opening brace */
+
+static inline int is_text(Place p, int64_t size, const char *text) {
+    return size == (int64_t)strlen(text) && !memcmp(p, text, (size_t)size);
+}
+
+/* Whether a row, which is JSON, has half of a pair of surrogates: a backslash is always inside a string there. */
+static int has_lone_surrogate(Place p, Place end) {
+    while ((p = memchr(p, '\\', (size_t)(end - p)))) {
+        if (p[1] != 'u') {
+            p += 2;
+            continue;
+        }
+        int32_t code = hex4(p + 2, end);
+        p += 6;
+        if (code < 0xD800 || code > 0xDFFF) continue;
+        if (code > 0xDBFF || end - p < 6 || p[0] != '\\' || p[1] != 'u') return 1;
+        code = hex4(p + 2, end);
+        if (code < 0xDC00 || code > 0xDFFF) return 1;
+        p += 6;
+    }
+    return 0;
+}
+
+/* Whether the row is surely one JSON object without the name OWN_OP, which a deleted row has in front. */
+static int is_plain_object(Place row, const Bounds *b, int deleted) {
+    Place p = row;
+    int opened = deleted && b->end - p > (int64_t)strlen(DELETING) && !memcmp(p, DELETING, strlen(DELETING));
+    if (opened) {
+        p = skip_spaces(p + strlen(DELETING), b);
+        if (at(p, b) == ',') p++;
+        else if (at(p, b) != '}') return 0;
+    } else {
+        p = skip_spaces(p, b);
+        if (at(p, b) != '{') return 0;
+        p++;
+    }
+    p = skip_spaces(p, b);
+    if (at(p, b) == '}') {
+        if (opened && p[-1] == ',') return 0;
+    } else {
+        for (;;) {
+            int escaped = 0;
+            Place name, name_end;
+            p = skip_name(p, b, &name, &name_end, &escaped);
+            if (!p || escaped || is_text(name, name_end - name, OWN_OP)) return 0;
+            p = skip_value(p, b);
+            if (!p) return 0;
+            p = skip_spaces(p, b);
+            if (at(p, b) == '}') break;
+            if (at(p, b) != ',') return 0;
+            p = skip_spaces(p + 1, b);
+        }
+    }
+    return skip_spaces(p + 1, b) == b->end && !has_lone_surrogate(row, b->end);
+}
+
+/* Write the numbers of the rows to `found` that may be something else than one JSON object; returns how many there are.
+   Texts lie between `bounds` as in txn_sink_read; `deleted` has a byte a row, NULL: none is deleted. */
+int64_t txn_sink_doubtful_rows(const void *bounds, int32_t wide, const uint8_t *data, const uint8_t *deleted,
+                               int64_t rows, int64_t *found) {
+    const int32_t *narrow_bounds = bounds;
+    const int64_t *wide_bounds = bounds;
+    int64_t count = 0;
+#define BOUND(n) (wide ? wide_bounds[n] : (int64_t)narrow_bounds[n])
+    Place last = data + BOUND(rows) - 16;
+    for (int64_t row = 0; row < rows; row++) {
+        Bounds b = {data + BOUND(row + 1), last};
+        Place start = data + BOUND(row);
+        if (at(start, &b) != SEPARATOR || !is_plain_object(start + 1, &b, deleted && deleted[row])) found[count++] = row;
+    }
 #undef BOUND
     return count;
 }

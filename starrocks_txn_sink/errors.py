@@ -332,11 +332,11 @@ class CommitFailed(StarRocksSinkError, Outage):
 
 
 class RowsRejected(StarRocksSinkError, Terminal):
-    """More rows than the filter ratio allows violate types, NOT NULL or lengths (wire contract 4.9, 7.4)."""
+    """Rows violate types, NOT NULL or lengths (wire contract 4.9, 7.4), or are no JSON."""
 
     code = "rows_rejected"
-    summary = "StarRocks rejected rows at the commit, and nothing of the transaction became visible."
-    hint = "Read the reasons (information_schema.loads: TRACKING_SQL), then correct the rows or the table."
+    summary = "StarRocks or the sink rejected rows, and nothing of the transaction became visible."
+    hint = "Correct the rows or the table, or set on_bad_rows='quarantine'."
 
 
 class OutcomeUnknown(StarRocksSinkError, Terminal):

@@ -170,3 +170,22 @@ class Shapes:
         count = library().txn_sink_new_shapes(*arguments, len(payload), *table_arguments, places.ctypes.data)
         numbers: list[int] = places[:count].tolist()
         return numbers
+
+
+def doubtful_rows(payload: pa.Array, deleted: Bools | None) -> list[int] | None:
+    """Numbers of the rows that may be something else than one JSON object without `__op`; None without the loop.
+
+    Those in `deleted` begin with the sink's own `__op`. Rows have their separator in front. Doubtful are only rows that
+    are none, and few others: nested deeper than 64, or with an escape in a name of the object.
+    """
+    if not is_available() or payload.type not in TEXTS:
+        return None
+    bounds, data = bounds_of(payload), payload.buffers()[2]
+    if data is None:
+        return list(range(len(payload)))
+    places = np.empty(len(payload), dtype=np.int64)
+    marks = None if deleted is None else np.ascontiguousarray(deleted, dtype=np.uint8)
+    arguments = bounds.ctypes.data, bounds.itemsize == 8, data.address, None if marks is None else marks.ctypes.data
+    count = library().txn_sink_doubtful_rows(*arguments, len(payload), places.ctypes.data)
+    numbers: list[int] = places[:count].tolist()
+    return numbers

@@ -33,7 +33,7 @@ from typing import Any, TypeVar
 from starrocks_txn_sink.clock import Clock, Deadline
 from starrocks_txn_sink.coordinator import model
 from starrocks_txn_sink.coordinator.ownership import EntriesBuilder, LabelContents
-from starrocks_txn_sink.coordinator.quarantine import EVERYTHING, Part, Quarantine
+from starrocks_txn_sink.coordinator.quarantine import EVERYTHING, Cut, DeadLetter, Part, Quarantine
 from starrocks_txn_sink.coordinator.table_room import Crowded, TableRoom, TableRooms, TablesAhead
 from starrocks_txn_sink.errors import (
     DeadlineExceeded,
@@ -68,8 +68,9 @@ class LaneShare:
 
     For rows without positions `rows` is their number, and `sum` the sum of their hashes (`rows.unpositioned`). A lane
     that has `stopped` has more rows, for the next round. For a quarantine, `cuts` has positions at which source
-    transactions of this share end, by source partition: all of them, or some that are spread evenly, and the last one.
-    `left` has the tables of source transactions that have no room under the label.
+    transactions of this share end that may have bad rows, by source partition: all of them, or some that are spread
+    evenly, and the last one. `left` has the tables of source transactions that have no room under the label.
+    `set_aside` says why the lane itself has set the first source transaction aside; "" if it has none.
     """
 
     loaded: tuple[model.Receipt, ...] = ()
@@ -79,6 +80,7 @@ class LaneShare:
     stopped: bool = False
     cuts: Mapping[str, Sequence[int]] = field(default_factory=dict)
     left: TablesAhead = field(default_factory=dict)
+    set_aside: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,8 @@ class LanesResult:
     """What the lanes of one label have sent; `unsorted` says why rows are out of order, one text for each such lane.
 
     `missing` are the columns that rows need and tables lack, for each lane that could not load because of them. `waits`
-    has positions behind which rows have to wait for another label (`coordinator.table_room`).
+    has positions behind which rows have to wait for another label (`coordinator.table_room`). `bad` are the source
+    transactions with bad rows, for each lane that had loaded rows of them before it met the bad ones.
     """
 
     shares: Sequence[LaneShare] = ()
@@ -102,6 +105,7 @@ class LanesResult:
     unsorted: Sequence[str] = ()
     missing: Sequence[model.MissingColumns] = ()
     waits: Mapping[str, int] = field(default_factory=dict)
+    bad: Sequence[Mapping[Cut, DeadLetter]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,11 +226,12 @@ class SharedTransactionCoordinator:
             if self.unsorted:
                 return receipts
             left = self.rooms is not None and self.rooms.go_on(self._shares)
-            if left and self.quarantine is None:
-                continue  # the lanes read everything again, and leave out what is visible
-            if stopped and part is EVERYTHING and not left:
+            ended = not stopped and not left  # else the lanes read everything again, and leave out what is visible
+            if self.quarantine is not None:
+                ended = self.quarantine.commit(stopped=stopped or left)
+            if stopped and part.upto is None and not left:
                 yield NextRound()
-            elif self.quarantine is None or self.quarantine.commit(stopped=stopped or left):
+            elif ended:
                 return receipts
 
     def _write_part(self, part: Part) -> Orders[tuple[model.Receipt | None, bool]]:
@@ -241,14 +246,8 @@ class SharedTransactionCoordinator:
             seconds = self.limits.seconds / 2**counts.failures
             try:
                 return (yield from self._attempt(part, seconds, attempts, missing))
-            except _TablesDiffer as differ:  # nothing has failed
-                if missing == differ.missing or self.deadline.expired():
-                    raise unknown_columns(differ.missing) from None
-                missing = differ.missing
-            except KeyRepeated:
-                if self.hold:
-                    raise
-                self.hold = True  # nothing has failed, so it is no failure
+            except (_TablesDiffer, _BadRowsFound, KeyRepeated) as lesson:  # nothing has failed
+                part, missing = self._learn(lesson, part, missing)
             except LoadsCollided:  # by chance: the next label need not wait, and is no further attempt
                 counts.collisions += 1
                 if counts.collisions == MOST_COLLISIONS or self.deadline.expired():
@@ -271,6 +270,19 @@ class SharedTransactionCoordinator:
                 raise error
         return Pause(self.limits.backoff.seconds(counts.failures - 1, self.rng))
 
+    def _learn(self, lesson: Exception, part: Part, missing: model.MissingColumns) -> tuple[Part, model.MissingColumns]:
+        """The part, and the columns to add first, for the next label; raises the error of a lesson that came before."""
+        if isinstance(lesson, _TablesDiffer):
+            if missing == lesson.missing or self.deadline.expired():
+                raise unknown_columns(lesson.missing) from None
+            return part, lesson.missing
+        if isinstance(lesson, _BadRowsFound) and self.quarantine is not None:
+            return replace(self.quarantine.add(lesson.places), after=part.after), missing
+        if self.hold:
+            raise lesson
+        self.hold = True
+        return part, missing
+
     def _attempt(
         self, part: Part, seconds: float, attempts: int, missing: model.MissingColumns
     ) -> Orders[tuple[model.Receipt | None, bool]]:
@@ -278,7 +290,7 @@ class SharedTransactionCoordinator:
         if missing:
             yield ChangeTables(missing)
         while True:
-            room = self.rooms.room if self.rooms is not None and part.dead_letter is None else None
+            room = self.rooms.room if self.rooms is not None else None
             order = RunLanes(next(self.labels), part, self.hold, seconds, room)
             yield from self.begin(order.label)
             lanes = yield from _or_roll_back(order.label, _carry_out(order))
@@ -310,8 +322,6 @@ class SharedTransactionCoordinator:
             raise
         stopped = any(share.stopped for share in lanes.shares)
         self._shares = lanes.shares
-        if self.quarantine is not None:
-            self.quarantine.note(lanes.shares)
         if self.unsorted or not contents.loaded:
             yield from roll_back(label)
             return None, stopped
@@ -331,6 +341,10 @@ class SharedTransactionCoordinator:
             raise Crowded(lanes.waits)
         if lanes.missing and not self.unsorted:
             raise _TablesDiffer(join_missing(lanes.missing))
+        if lanes.bad and not self.unsorted:
+            raise _BadRowsFound({place: letter for places in lanes.bad for place, letter in places.items()})
+        if self.quarantine is not None:
+            self.quarantine.note(lanes.shares)
         loaded = [receipt for share in lanes.shares for receipt in share.loaded]
         return LabelContents(loaded, None if self.unsorted else self.unpositioned(lanes.shares))
 
@@ -362,6 +376,14 @@ class _TablesDiffer(Exception):
     def __init__(self, missing: model.MissingColumns) -> None:
         super().__init__()
         self.missing = missing
+
+
+class _BadRowsFound(Exception):
+    """Lanes know source transactions with bad rows that they have loaded rows of; the label was rolled back."""
+
+    def __init__(self, places: Mapping[Cut, DeadLetter]) -> None:
+        super().__init__()
+        self.places = places
 
 
 def join_missing(lanes: Iterable[model.MissingColumns]) -> model.MissingColumns:

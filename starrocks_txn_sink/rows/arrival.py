@@ -1,33 +1,26 @@
-"""Rows as they reach a lane: their order, and the check of their text.
+"""The order of rows as they reach a lane.
 
-**Order.** Lanes that are the source's own tasks get rows as they arrive, and so does the one lane of a small
-micro-batch, for which a shuffle would be the larger part of its time. Here `ArrivalOrder` sorts such rows if they are
-few, and checks them if they are many. Its output looks sorted: each batch has whole source
-transactions, one source partition after the other; only the last source transaction may go on in the next batch.
-
-**Text.** A lane puts rows unread into the array of a load's body. A row of two objects would be two rows that are
-counted as one, and a row with the member `__op` would be another operation than the event says. `RowCheck` makes a few
-passes over the bytes of a batch, and parses only the rows that these passes cannot clear.
+Lanes that are the source's own tasks get rows as they arrive, and so does the one lane of a small micro-batch, for
+which a shuffle would be the larger part of its time. Here `ArrivalOrder` sorts such rows if they are few, and checks
+them if they are many. Its output looks sorted: each batch has whole source transactions, one source partition after the
+other; only the last source transaction may go on in the next batch.
 """
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from starrocks_txn_sink.coordinator.model import SEPARATOR, Ints
-from starrocks_txn_sink.errors import InputError, Unordered
-from starrocks_txn_sink.rows import columns, segments
+from starrocks_txn_sink.coordinator.model import Ints
+from starrocks_txn_sink.errors import Unordered
+from starrocks_txn_sink.rows import segments
 from starrocks_txn_sink.rows.columns import PARTITION, POSITION, SEQ, TRANSACTION_END
-from starrocks_txn_sink.rows.json_objects import checked_text, read_objects
 
 SMALL_ROWS: Final = 100_000  # up to so many rows are collected and sorted, so any order will do
 SMALL_BYTES: Final = 32 << 20
@@ -206,186 +199,3 @@ def _ints(rows: pa.RecordBatch, name: str) -> Ints:
         column = pc.fill_null(column.cast(pa.int64()), _NULL)  # NULL comes first, as in a sort
     values: Ints = column.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
     return values
-
-
-# --- the check of their text ---
-
-_OPEN, _CLOSE, _COMMA, _COLON, _BACKSLASH, _QUOTE, _BRACKET = (ord(letter) for letter in '{},:\\"[')
-_SPACES: Final = np.frombuffer(b" \t\r\n", dtype=np.uint8)
-_AFTER_STRING: Final = b",:}] \t\r\n"
-_MAY_FOLLOW: Final = np.isin(np.arange(256, dtype=np.uint8), np.frombuffer(_AFTER_STRING, dtype=np.uint8))
-_CLEAN_START: Final = re.compile(r'[ \t\r\n]*\{[ \t\r\n]*"[^,:}\] \t\r\n]')
-_OP: Final = columns.OWN_OP.encode()
-_UNDERSCORES, _NUMBERED = (np.frombuffer(pair, dtype=np.uint16)[0] for pair in (_OP[:2], b"\\u"))
-_OP_OF_DELETE: Final = len(SEPARATOR) + columns.DELETING.index(columns.OWN_OP)  # place of `__op` in a delete
-_PIECE: Final = 1 << 17  # bytes that fit into the processor's cache
-_ESCAPED: Final = r"(?i)\\u00(?:5f|6f|70)"  # a letter of `__op` in another spelling
-
-
-@dataclass(frozen=True, slots=True)
-class RowCheck:
-    """Checks that each payload of a lane is one JSON object without `__op`, but for the sink's own in a delete.
-
-    With `allow_torn` text that is no JSON passes, unless it may be valid together with other rows: the server rejects
-    it, and the quarantine finds its row.
-    """
-
-    allow_torn: bool = False
-
-    def __call__(self, batch: pa.RecordBatch) -> None:
-        """Raise InputError with the place of the first row at fault, never its content.
-
-        Text that is no JSON may pass if no other row can make it valid: the server refuses the load.
-        """
-        payload = batch.column(columns.PAYLOAD)
-        deleted = batch.column(columns.DELETED).fill_null(False) if columns.DELETED in batch.schema.names else None
-        doubtful = _doubtful_rows(payload, None if deleted is None else deleted.to_numpy(zero_copy_only=False))
-        if not len(doubtful):
-            return
-        rows = _rows_of(payload, deleted, pa.array(doubtful))
-        read = _read_rows(rows)
-        if read is not None and read[columns.OWN_OP].null_count == read.num_rows:
-            return
-        for row, text in zip(doubtful.tolist(), rows.cast(pa.large_binary()).to_pylist(), strict=True):
-            fault = _fault(text, allow_torn=self.allow_torn)
-            if fault is not None:
-                raise InputError(
-                    f"A row {fault}{segments.place_of(batch, row, ' at ')}.",
-                    hint="Correct the source: a row is the text of one JSON object, and `op` alone says what is done.",
-                )
-
-
-def _doubtful_rows(payload: pa.Array, deleted: segments.Bools | None) -> Ints:
-    """Indexes of the rows that may be something else than one object without `__op`.
-
-    Doubtful are rows that do not begin and end with a brace, rows with `__op`, and rows with a brace where a second
-    object may begin: after a comma. Torn rows can be valid together in two ways. A row that closes the string of an
-    earlier row has, after its first quote, a byte that may follow a string. A row that ends inside an open array also
-    ends with a brace, so an object in the array begins after `[` or a comma.
-    """
-    bounds, data = segments.layout(payload)
-    content = np.frombuffer(data, dtype=np.uint8)
-    starts, ends = bounds[:-1], bounds[1:]
-    empty: Ints = np.flatnonzero(starts == ends)
-    if len(empty):  # not even a separator: no projection of the sink makes such a row
-        return empty
-    odd_ends = np.flatnonzero((content[starts + (ends - starts > 1)] != _OPEN) | (content[ends - 1] != _CLOSE))
-    first, after = content.take(starts + 2, mode="clip"), content.take(starts + 3, mode="clip")
-    places = [odd_ends, np.flatnonzero((first != _QUOTE) | _MAY_FOLLOW[after])]
-    own_ops = starts[:0] if deleted is None else starts[deleted] + _OP_OF_DELETE
-    content = content[: ends[-1]]
-    # Counting is cheaper than finding, and for flat rows the counts are mostly the expected ones.
-    braces, underscores, escapes = _count_signs(content[starts[0] :])
-    if braces != len(starts) or len(odd_ends):
-        places.append(np.searchsorted(starts, _second_braces(content, starts), side="right") - 1)
-    if underscores != len(own_ops):
-        foreign_ops = _without(_op_places(content, starts[0]), own_ops)
-        places.append(np.searchsorted(starts, foreign_ops, side="right") - 1)
-    if escapes:
-        places.append(np.flatnonzero(pc.match_substring_regex(payload, _ESCAPED).to_numpy(zero_copy_only=False)))
-    return np.unique(np.concatenate(places))
-
-
-def _count_signs(content: segments.Octets) -> tuple[int, int, int]:
-    """Count opening braces, pairs of underscores, and backslashes that escape a character by its number.
-
-    Two bytes are compared as one number, from even and from odd places: the cheapest way to find a rare pair.
-    """
-    braces = underscores = escapes = 0
-    marks = np.empty(_PIECE, dtype=bool)
-    for start in range(0, len(content), _PIECE):
-        piece = content[start : start + _PIECE + 1]
-        marks_here = marks[: min(len(piece), _PIECE)]
-        braces += int(np.count_nonzero(np.equal(piece[:_PIECE], _OPEN, out=marks_here)))
-        backslash = np.equal(piece[:_PIECE], _BACKSLASH, out=marks_here).any()
-        for odd in (0, 1):
-            words = piece[odd : odd + (len(piece) - odd) // 2 * 2].view(np.uint16)
-            words = words[: _PIECE // 2]
-            half = marks[: len(words)]
-            underscores += int(np.count_nonzero(np.equal(words, _UNDERSCORES, out=half)))
-            if backslash:
-                escapes += int(np.count_nonzero(np.equal(words, _NUMBERED, out=half)))
-    return braces, underscores, escapes
-
-
-def _second_braces(content: segments.Octets, starts: Ints) -> Ints:
-    """Places of opening braces that come after a comma or a bracket, or after blanks that do not follow a colon."""
-    at = _without(np.flatnonzero(content[starts[0] :] == _OPEN) + starts[0], starts + 1)
-    before = content[at - 1]
-    blank = np.isin(before, _SPACES) & (content[at - 2] != _COLON)
-    second: Ints = at[(before == _COMMA) | (before == _BRACKET) | blank]
-    return second
-
-
-def _op_places(content: segments.Octets, first: int) -> Ints:
-    """Places of `__op`, ascending."""
-    at = np.flatnonzero(content[first : len(content) + 1 - len(_OP)] == _OP[0]) + first
-    for number, letter in enumerate(_OP):
-        at = at[content[at + number] == letter]
-    return at
-
-
-def _without(places: Ints, excluded: Ints) -> Ints:
-    """`places` without `excluded`, both ascending."""
-    places_left = np.ones(len(places), dtype=bool)
-    at = np.searchsorted(places, excluded)
-    inside = at < len(places)
-    at, excluded = at[inside], excluded[inside]
-    places_left[at[places[at] == excluded]] = False
-    return places[places_left]
-
-
-def _rows_of(payload: pa.Array, deleted: pa.Array | None, doubtful: pa.Array) -> pa.Array:
-    """The users' rows: payloads without their separator and, of deletes, without the sink's `__op`."""
-    doubtful_rows = payload.take(doubtful).cast(pa.large_binary())
-    rows = pc.binary_replace_slice(doubtful_rows, 0, len(SEPARATOR), b"")
-    if deleted is None:
-        return rows
-    size = len(columns.DELETING)
-    followed = pc.starts_with(rows, columns.DELETING + ",")
-    cut = (pc.binary_replace_slice(rows, 0, stop, b"{") for stop in (size + 1, size))
-    return pc.if_else(deleted.take(doubtful), pc.if_else(followed, *cut), rows)
-
-
-def _read_rows(rows: pa.Array) -> pa.Table | None:
-    try:
-        return read_objects(checked_text(rows), pa.schema([(columns.OWN_OP, pa.string())]))
-    except pa.ArrowInvalid:
-        return None
-
-
-def _fault(text: bytes, *, allow_torn: bool) -> str | None:
-    """What is wrong with a row, by Python's `json`; None if nothing is."""
-    try:
-        names = _DECODER.decode(text.decode())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        extra = isinstance(error, json.JSONDecodeError) and error.msg == "Extra data"
-        is_torn = allow_torn and not extra and not _may_join(text.decode(errors="replace"))
-        return None if is_torn else "is not exactly one JSON object"
-    except RecursionError:
-        return "is not exactly one JSON object"
-    if not isinstance(names, tuple):
-        return "is not exactly one JSON object"
-    return f"has the column {columns.OWN_OP}, which belongs to the sink" if columns.OWN_OP in names else None
-
-
-def _may_join(text: str) -> bool:
-    """Whether text that is no JSON may be valid with the rows around it: it may close a string of an earlier row, or
-    leave a string or an array open, in which a comma and the next object may stand."""
-    if not _CLEAN_START.match(text):
-        return True
-    try:
-        _DECODER.decode(text + ",{")
-    except json.JSONDecodeError as error:
-        return error.msg.startswith("Unterminated string") or error.pos >= len(text) + 2
-    except RecursionError:
-        return True
-    return False
-
-
-def _names(members: list[tuple[str, Any]]) -> tuple[str, ...]:
-    return tuple(name for name, _ in members)
-
-
-_DECODER: Final = json.JSONDecoder(object_pairs_hook=_names, parse_int=str, parse_float=str)
-"""Makes a tuple of its members' names from an object, and a tuple from nothing else."""

@@ -22,7 +22,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -37,18 +37,30 @@ from starrocks_txn_sink.protocol.ledger import Position
 from starrocks_txn_sink.rows import columns
 from starrocks_txn_sink.rows.admission import PartitionRun, TableAdmission, TaggedRows
 
+Octets = npt.NDArray[np.uint8]
+Bools = npt.NDArray[np.bool_]
+
 CheckRows = Callable[[pa.RecordBatch], None]
-"""Raises InputError for a batch that may not be written."""
+"""Raises an error for a batch that may not be written."""
+
+
+class SetAside(Protocol):
+    """Finds the source transactions that are set aside, and turns their rows into others."""
+
+    def __call__(
+        self, batch: pa.RecordBatch, runs: Sequence[PartitionRun], positions: Ints, begun: tuple[str, int] | None, /
+    ) -> tuple[pa.RecordBatch, Bools | None]:
+        """The batch with other rows in place of those set aside, and the mask of these; None for none.
+
+        Segments with rows of the source transaction that has `begun` are out already.
+        """
+
 
 PIN_LIMIT: Final = 4
 """A piece smaller than 1/PIN_LIMIT of its buffer is copied: a slice keeps the whole buffer in memory, but counts in the
 write buffer with its own bytes only. Rows of a rare table wait there while many batches of a busy table pass."""
 SLICE_BYTES: Final = 16 << 20
 """Larger batches (Spark sends up to 64 MiB at once) are split into slices, because their rows are copied by table."""
-
-Octets = npt.NDArray[np.uint8]
-Bools = npt.NDArray[np.bool_]
-
 
 _CHANGED_HINT: Final = (
     "If the source is new, give the query another `job` and a new checkpoint, or delete this job's position rows from "
@@ -217,17 +229,22 @@ class Segmenter:
     """Splits the batches of one lane into segments; keeps its place between batches to detect torn input.
 
     Leaves out rows that are in StarRocks already (`replay`). `with_row_index` adds row indexes, for the quarantine and
-    for the rows' keys. `check` gets the remaining rows of each batch, without those that `admission` lets wait.
+    for the rows' keys. `check` gets the remaining rows of each batch, without those that `admission` lets wait, or that
+    are `set_aside`. Cuts are of those source transactions with rows of the `suspected` tables; none: of all that are
+    not set aside.
     """
 
     replay: Replay = field(default_factory=Replay)
     with_row_index: bool = False
     check: CheckRows | None = None
     admission: TableAdmission | None = None
+    set_aside: SetAside | None = None
+    suspected: frozenset[str] = frozenset()
     _partition: str | None = None
     _position: int = -1
     _inside: bool = False
-    _ended: dict[str, list[Ints]] = field(default_factory=dict)  # positions of source transactions, with row indexes
+    _ended: dict[str, list[Ints]] = field(default_factory=dict)  # positions of source transactions, for `cuts`
+    _candidates: dict[str, list[Ints]] = field(default_factory=dict)  # of those that may have bad rows
 
     def split(self, batch: pa.RecordBatch) -> Iterator[Segment]:
         """Yield the segments of a batch, in order within each source partition.
@@ -241,6 +258,7 @@ class Segmenter:
     def _split(self, batch: pa.RecordBatch) -> Iterator[Segment]:
         refuse_nulls(batch)
         runs, rows = list_runs(runs_of(batch)), _batch_rows(batch)
+        begun = (str(self._partition), self._position) if self._inside else None
         for name, low, high in runs:
             self.replay.partitions.add(name)
             self._check_run(name, rows.positions[low:high], rows.ends[low:high])
@@ -258,26 +276,48 @@ class Segmenter:
         if new is not None:
             tables, batch = None, batch.filter(pa.array(new))
             runs, rows = list_runs(runs_of(batch)), _batch_rows(batch)
-        if batch.num_rows:
-            if self.check is not None:
-                self.check(batch)
-            for name, low, high in runs if self.with_row_index else ():
-                self._ended.setdefault(name, []).append(rows.positions[low:high][rows.ends[low:high]])
-            yield from segments_of(batch, runs, rows, digests, self.with_row_index, tables)
+        if not batch.num_rows:
+            return
+        aside: Bools | None = None
+        others = batch
+        if self.set_aside is not None:
+            batch, aside = self.set_aside(batch, runs, rows.positions, begun)
+        if aside is not None:
+            others, rows, tables = others.filter(pa.array(~aside)), _batch_rows(batch), None
+            _refuse_own_tables(others, pc.dictionary_encode(others.column(columns.TABLE)))
+        if self.check is not None and others.num_rows:
+            self.check(others)
+        if self.set_aside is not None:
+            self._note_ends(batch, runs, rows, aside)
+        yield from segments_of(batch, runs, rows, digests, self.with_row_index, tables, own_tables=aside is not None)
 
     @property
     def knows_enough(self) -> bool:
         """Whether the next label's tables are known, with all of the source transaction that was read last."""
         return self.admission is not None and self.admission.knows_enough and not self._inside
 
-    def cuts(self, most: int) -> dict[str, list[int]]:
-        """Positions at which the source transactions of the segments end, by source partition; needs row indexes.
+    def _note_ends(
+        self, batch: pa.RecordBatch, runs: Sequence[PartitionRun], rows: BatchRows, aside: Bools | None
+    ) -> None:
+        """Keep the positions at which source transactions end, for `cuts`."""
+        candidates = np.ones(batch.num_rows, dtype=bool) if aside is None else ~aside
+        if self.suspected:
+            suspected = pc.is_in(batch.column(columns.TABLE), value_set=pa.array(sorted(self.suspected), pa.string()))
+            candidates &= suspected.to_numpy(zero_copy_only=False)
+        for name, low, high in runs:
+            self._ended.setdefault(name, []).append(rows.positions[low:high][rows.ends[low:high]])
+            self._candidates.setdefault(name, []).append(np.unique(rows.positions[low:high][candidates[low:high]]))
 
-        At most `most` (and at least two) of each source partition, spread evenly, and the last one.
+    def cuts(self, most: int, reached: Mapping[str, int]) -> dict[str, list[int]]:
+        """Positions at which source transactions end that may have bad rows, by source partition; needs `set_aside`.
+
+        They are not behind those that the lane has `reached`: it may have read more. At most `most` (and at least two)
+        of each source partition, spread evenly, and the last one.
         """
         cuts: dict[str, list[int]] = {}
-        for name, parts in self._ended.items():
-            positions = np.concatenate(parts)
+        for name in self._ended.keys() & reached.keys():
+            positions, candidates = np.concatenate(self._ended[name]), np.concatenate(self._candidates[name])
+            positions = positions[np.isin(positions, candidates) & (positions <= reached[name])]
             if positions.size > most:
                 positions = positions[np.linspace(0, positions.size - 1, most).astype(np.int64)]
             if positions.size:
@@ -377,15 +417,19 @@ def segments_of(
     digests: Mapping[str, str],
     with_row_index: bool = False,
     tables: pa.DictionaryArray | None = None,
+    *,
+    own_tables: bool = False,
 ) -> Iterator[Segment]:
     """Yield segments of checked rows: the whole source transactions of each run, their ends, then its open rest.
 
-    `tables` is the encoded column of the rows' tables, if it is known.
+    `tables` is the encoded column of the rows' tables, if it is known. Raises InputError for a table of the sink,
+    unless rows may be for `own_tables`.
     """
     parts = [part for run in runs for part in _split_run(*run, rows.ends)]
     tables = pc.dictionary_encode(batch.column(columns.TABLE)) if tables is None else tables
     names = tables.dictionary.to_pylist()
-    _refuse_own_tables(batch, tables)
+    if not own_tables:
+        _refuse_own_tables(batch, tables)
     groups = tables.indices.to_numpy(zero_copy_only=False)
     if len(parts) > 1:  # a number for each (part, table), so that a sort by table leaves the parts in order
         groups = groups + np.repeat(np.arange(len(parts)) * len(names), [high - low for _, low, high, _ in parts])

@@ -53,6 +53,7 @@ from starrocks_txn_sink.sources.kafka.spark_reader import has_whole_partitions
 from starrocks_txn_sink.sql.scan_threads import tables_of
 from starrocks_txn_sink.telemetry import DRIVER_STEPS, EventLogger, Span, fan_out, get_logger, ignore_event
 from starrocks_txn_sink.writer.messages import (
+    BadRows,
     CarryOver,
     LaneReport,
     Message,
@@ -531,6 +532,7 @@ def result_of(messages: Sequence[Message]) -> LanesResult:
         [violation.why for violation in of_kind(messages, OrderViolation)],
         [lack.columns for lack in of_kind(messages, TablesLack)],
         {name: position for wait in of_kind(messages, RowsWait) for name, position in wait.positions.items()},
+        [bad.places() for bad in of_kind(messages, BadRows)],
     )
 
 

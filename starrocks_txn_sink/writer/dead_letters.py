@@ -1,49 +1,132 @@
-"""The rows of a rejected source transaction on their way to the dead-letter table."""
+"""The source transactions of a lane that become dead letters, and their rows on the way to the dead-letter table."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from starrocks_txn_sink.coordinator.model import SEPARATOR, Receipt, RegionCount, RegionRows, Segment
+import numpy as np
+import pyarrow as pa
+
+from starrocks_txn_sink.coordinator.model import SEPARATOR, Ints, PositionSpan, Receipt, RegionCount
+from starrocks_txn_sink.coordinator.quarantine import Cut, DeadLetter
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE, DeadLetterSource, dead_letter_rows
+from starrocks_txn_sink.rows.admission import PartitionRun
+from starrocks_txn_sink.rows.bad_rows import Judge
+from starrocks_txn_sink.rows.columns import PARTITION, PAYLOAD, POSITION, TABLE
+from starrocks_txn_sink.rows.segments import Bools
 
 if TYPE_CHECKING:
     from starrocks_txn_sink.writer.task import LaneTask
 
 
+class BadRowsFound(Exception):
+    """The lane knows source transactions with bad rows, and cannot set them aside any more; no error, because the lanes
+    run again with them set aside.
+
+    It has loaded rows of one before it met the bad row, or they are more than may be.
+    """
+
+    def __init__(self, places: dict[Cut, DeadLetter]) -> None:
+        super().__init__()
+        self.places = places
+
+
 class DeadLetters:
-    """Turns the rows of a source transaction into rows of the dead-letter table."""
+    """Sets source transactions aside: those that the driver names, and those of the rows that `judge` finds bad.
 
-    def __init__(self, task: LaneTask, now: Callable[[], str]) -> None:
-        assert task.part.dead_letter is not None
-        assert task.part.upto is not None
-        ((partition, position),) = task.part.upto.items()
-        letter = task.part.dead_letter
-        self._task = task
-        self._place = DeadLetterSource(partition, position, letter.reason, letter.label, task.batch_id, now())
-        self._rows: Counter[str] = Counter()
-        self._bytes: Counter[str] = Counter()
+    Their rows become rows of the dead-letter table, in their places; a `segments.SetAside`.
+    """
 
-    def take(self, segment: Segment) -> Segment:
-        """The segment, with rows for the dead-letter table; raises InputError for a row that is too large for it."""
-        if not isinstance(segment, RegionRows):
-            return segment
-        if segment.row_index is None:
-            raise TypeError("Rows for the dead-letter table need a row index.")
-        columns = self._task.options.load_headers(segment.table).get("columns", "")
-        rows = [row[len(SEPARATOR) :] for row in segment.row_index.rows(segment.piece)]
-        first = self._rows[segment.table]
-        letters = dead_letter_rows(self._task.job, self._place, segment.table, columns, rows, first)
-        self._rows[segment.table] += segment.rows
-        self._bytes[segment.table] += segment.piece.nbytes
-        return RegionRows(segment.partition, DEAD_LETTER_TABLE, memoryview(b"".join(letters)), segment.rows)
+    def __init__(self, task: LaneTask, judge: Judge, now: Callable[[], str]) -> None:
+        self._task, self._judge, self._now = task, judge, now
+        self._places = dict(task.part.set_aside)
+        self._found: dict[Cut, DeadLetter] = {}
+        self._rows: dict[Cut, Counter[str]] = defaultdict(Counter)  # by table
+        self._bytes: dict[Cut, Counter[str]] = defaultdict(Counter)
+
+    @property
+    def first_found(self) -> str:
+        """Why this lane has set the first source transaction aside; "" if it has set none aside by itself."""
+        return next((letter.reason for letter in self._found.values()), "")
+
+    def __call__(
+        self, batch: pa.RecordBatch, runs: Sequence[PartitionRun], positions: Ints, begun: Cut | None
+    ) -> tuple[pa.RecordBatch, Bools | None]:
+        """The batch with dead letters, and where; raises BadRowsFound, and InputError for a row that is too large."""
+        for bad_row in self._judge(batch):
+            place = batch.column(PARTITION)[bad_row.number].as_py(), int(positions[bad_row.number])
+            if place not in self._places:
+                reason = f"A row of {batch.column(TABLE)[bad_row.number].as_py()} {bad_row.reason}."
+                self._places[place] = self._found[place] = DeadLetter(reason, self._task.label)
+                if place == begun or len(self._found) > self._task.options.max_quarantined:
+                    raise BadRowsFound(self._found)
+        aside = self._mask(runs, positions) if self._places else None
+        if aside is None or not aside.any():
+            return batch, None
+        return self._with_letters(batch, aside), aside
 
     def receipt(self, receipt: Receipt) -> Receipt:
-        """The receipt, which counts the rows as dead letters of their own tables."""
-        partition = self._place.partition
-        counts = sorted(self._rows.items())
-        regions = tuple(RegionCount(partition, table, rows, self._bytes[table]) for table, rows in counts)
-        return replace(receipt, regions=(), dead_lettered=regions, dead_lettered_positions=receipt.positions)
+        """The receipt, which counts dead letters by their own tables."""
+        spans, regions = [], []
+        for span in receipt.positions:
+            places = sorted(
+                place for place in self._rows if place[0] == span.partition and span.first <= place[1] <= span.last
+            )
+            if not places:
+                continue
+            spans.append(PositionSpan(span.partition, places[0][1], places[-1][1], len(places)))
+            rows, sizes = (sum((counts[place] for place in places), Counter()) for counts in (self._rows, self._bytes))
+            regions += [
+                RegionCount(span.partition, table, count, sizes[table]) for table, count in sorted(rows.items())
+            ]
+        others = tuple(region for region in receipt.regions if region.table != DEAD_LETTER_TABLE)
+        return replace(receipt, regions=others, dead_lettered=tuple(regions), dead_lettered_positions=tuple(spans))
+
+    def _mask(self, runs: Sequence[PartitionRun], positions: Ints) -> Bools:
+        aside = np.zeros(len(positions), dtype=bool)
+        for name, low, high in runs:
+            places = [position for partition, position in self._places if partition == name]
+            aside[low:high] = np.isin(positions[low:high], places)
+        return aside
+
+    def _with_letters(self, batch: pa.RecordBatch, aside: Bools) -> pa.RecordBatch:
+        """The batch with dead letters in place of the rows of `aside`."""
+        numbers = np.flatnonzero(aside)
+        old = batch.select([PARTITION, POSITION, TABLE, PAYLOAD]).take(pa.array(numbers))
+        names = (column.cast(kind).to_pylist() for column, kind in zip(old.columns, _KINDS, strict=True))
+        letters = [self._letter(*row) for row in zip(*names, strict=True)]
+        payload = batch.column(PAYLOAD)
+        wide = pa.types.is_large_string(payload.type) or pa.types.is_large_binary(payload.type)
+        binary = payload.cast(pa.large_binary() if wide else pa.binary())  # other rows need not be UTF-8
+        batch = _with_column(batch, PAYLOAD, _replaced(binary, numbers, letters))
+        tables = _replaced(batch.column(TABLE), numbers, [DEAD_LETTER_TABLE] * len(letters))
+        return _with_column(batch, TABLE, tables)
+
+    def _letter(self, partition: str, position: int, table: str, payload: bytes) -> bytes:
+        place = partition, position
+        letter = self._places[place]
+        at = DeadLetterSource(*place, letter.reason, letter.label, self._task.batch_id, self._now())
+        columns = self._task.options.load_headers(table).get("columns", "")
+        row = payload[len(SEPARATOR) :]
+        (dead_letter,) = dead_letter_rows(self._task.job, at, table, columns, [row], self._rows[place][table])
+        self._rows[place][table] += 1
+        self._bytes[place][table] += len(payload)
+        return dead_letter
+
+
+_KINDS = (pa.string(), pa.int64(), pa.string(), pa.large_binary())
+
+
+def _replaced(column: pa.Array, numbers: Ints, values: list[bytes] | list[str]) -> pa.Array:
+    """The column with `values` in the rows of these numbers."""
+    places = np.arange(len(column))
+    places[numbers] = len(column) + np.arange(len(values))
+    return pa.concat_arrays([column, pa.array(values, column.type)]).take(pa.array(places))
+
+
+def _with_column(batch: pa.RecordBatch, name: str, column: pa.Array) -> pa.RecordBatch:
+    columns = {field: batch.column(field) for field in batch.schema.names} | {name: column}
+    return pa.RecordBatch.from_arrays([*columns.values()], [*columns])

@@ -2,8 +2,8 @@
 
 A lane that succeeds sends its LaneShare and then its report; an assembling lane also sends its CarryOver. A lane whose
 rows must be sorted first sends only an OrderViolation; one whose tables must change first sends TablesLack in place of
-its share. A lane that fails with an error of the sink sends only the
-report, and its task succeeds: Spark would run a failed task again without effect (`writer.task`). Each message is a
+its share, and one with bad rows that it met too late BadRows. A lane that fails with an error of the sink sends only
+the report, and its task succeeds: Spark would run a failed task again without effect (`writer.task`). Each message is a
 line of JSON with its `kind`.
 
 Any other error fails the Spark task. Within a process the error carries the report as a value. To another process Spark
@@ -39,6 +39,7 @@ from starrocks_txn_sink.assembler.rules.spill import CarriedState
 from starrocks_txn_sink.assembler.verified.intake import VerifiedCounters
 from starrocks_txn_sink.coordinator.coordinator import LaneShare, join_missing
 from starrocks_txn_sink.coordinator.model import MissingColumns, receipt_of
+from starrocks_txn_sink.coordinator.quarantine import Cut, DeadLetter
 from starrocks_txn_sink.errors import StarRocksSinkError, add_note, class_of
 from starrocks_txn_sink.protocol.snapshots import Marks
 from starrocks_txn_sink.protocol.source_keys import SourceKey
@@ -363,8 +364,22 @@ class RowsWait:
     positions: Mapping[str, int]
 
 
-Message = LaneShare | LaneReport | CarryOver | OrderViolation | TablesLack | RowsWait
-MessageType = TypeVar("MessageType", LaneShare, LaneReport, CarryOver, OrderViolation, TablesLack, RowsWait)
+@dataclass(frozen=True, slots=True)
+class BadRows:
+    """The source transactions with bad rows that the lane could not set aside: partition, position, reason, label."""
+
+    found: tuple[tuple[str, int, str, str], ...]
+
+    @classmethod
+    def of_places(cls, places: Mapping[Cut, DeadLetter]) -> BadRows:
+        return cls(tuple((*place, letter.reason, letter.label) for place, letter in places.items()))
+
+    def places(self) -> dict[Cut, DeadLetter]:
+        return {(partition, position): DeadLetter(*letter) for partition, position, *letter in self.found}
+
+
+Message = LaneShare | LaneReport | CarryOver | OrderViolation | TablesLack | RowsWait | BadRows
+MessageType = TypeVar("MessageType", LaneShare, LaneReport, CarryOver, OrderViolation, TablesLack, RowsWait, BadRows)
 
 _READ: Final[dict[str, Callable[[dict[str, Any]], Message]]] = {
     "LaneShare": lambda fields: LaneShare(
@@ -375,6 +390,7 @@ _READ: Final[dict[str, Callable[[dict[str, Any]], Message]]] = {
     "OrderViolation": lambda fields: OrderViolation(**fields),
     "TablesLack": lambda fields: TablesLack(**fields),
     "RowsWait": lambda fields: RowsWait(**fields),
+    "BadRows": lambda fields: BadRows(tuple(map(tuple, fields["found"]))),
 }
 
 

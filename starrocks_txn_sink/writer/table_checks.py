@@ -13,15 +13,16 @@ from typing import Final
 import pyarrow as pa
 
 from starrocks_txn_sink.clock import Deadline
-from starrocks_txn_sink.compiled.objects import Shapes
+from starrocks_txn_sink.compiled.objects import Shapes, doubtful_rows
 from starrocks_txn_sink.coordinator.coordinator import join_missing
 from starrocks_txn_sink.coordinator.model import TYPE_MARK, MissingColumns, Segment
 from starrocks_txn_sink.errors import NarrowColumn, OptionError, QueryRefused
 from starrocks_txn_sink.options import SchemaChanges, SinkOptions, TableOptions
 from starrocks_txn_sink.options.enums import declared_types
 from starrocks_txn_sink.options.load_properties import RENAMING
-from starrocks_txn_sink.rows.arrival import RowCheck
+from starrocks_txn_sink.rows.bad_rows import BadRow, refused
 from starrocks_txn_sink.rows.member_names import Filled, LackingColumns, MemberNames, TypesOf, never_filled, no_types
+from starrocks_txn_sink.rows.row_check import RowCheck
 from starrocks_txn_sink.rows.segments import CheckRows
 from starrocks_txn_sink.rows.target import PLACES_SQL, TargetColumn, TargetType, parse_type, target_columns, with_places
 from starrocks_txn_sink.rows.unchanged import UnchangedValues
@@ -238,6 +239,7 @@ class TableChecks:
         modes: ConnectorModes | None = None,
     ) -> None:
         self._options, self._source, self._known, self._deadline = options, source, known_columns, deadline
+        self._texts = RowCheck(doubtful_rows)
         self.members = self._member_names(compared, unchanged)
         self.narrow: NarrowColumns | None = None
         if known_columns is not None and source.new_types is not no_new_types:
@@ -256,15 +258,23 @@ class TableChecks:
                 option="query_url",
             )
 
-    def of_rows(self, *, allow_torn: bool = False) -> CheckRows:
-        """The checks of a batch: the text of its rows, then what is in them."""
-        texts, names = RowCheck(allow_torn), self.members
-        narrow = self.narrow
+    def judge(self, batch: pa.RecordBatch) -> list[BadRow]:
+        """The rows of a batch that the sink itself judges to be bad; a `bad_rows.Judge`."""
+        return self._texts(batch)
+
+    def of_rows(self, *, judged: bool = False) -> CheckRows:
+        """The checks of a batch: its rows one by one, unless they are `judged` before, then what is in them.
+
+        The check raises RowsRejected for a bad row, and the errors of NarrowColumns and MemberNames.
+        """
+        names, narrow = self.members, self.narrow
 
         def check(batch: pa.RecordBatch) -> None:
             if narrow is not None:
                 narrow()
-            texts(batch)
+            bad_rows = [] if judged else self.judge(batch)
+            if bad_rows:
+                raise refused(batch, bad_rows)
             if names is not None:
                 names(batch)
 

@@ -52,7 +52,7 @@ from starrocks_txn_sink.rows.unpositioned import UnpositionedSegmenter
 from starrocks_txn_sink.sources.formats.bare_values import ConnectorModes
 from starrocks_txn_sink.sql.connection import LeaderConnection
 from starrocks_txn_sink.writer import messages, worker
-from starrocks_txn_sink.writer.dead_letters import DeadLetters
+from starrocks_txn_sink.writer.dead_letters import BadRowsFound, DeadLetters
 from starrocks_txn_sink.writer.metrics import LaneMetrics
 from starrocks_txn_sink.writer.runner import LaneRunner, Performer
 from starrocks_txn_sink.writer.table_checks import SourceSchema, TableChecks, TablesLackColumns
@@ -211,7 +211,7 @@ class LaneTry:
         self._source = source
         self._segmenter: Segmenter | None = None
         self._admission: TableAdmission | None = None
-        self._dead_letters = DeadLetters(task, partial(now_text, clock)) if task.part.dead_letter is not None else None
+        self._dead_letters: DeadLetters | None = None  # in a quarantine, once the lane reads rows
 
     def run(self, batches: Iterable[pa.RecordBatch], rows: ReadRows | None = None) -> list[messages.Message]:
         """Run the lane to its end; returns its share of the label, or what its tables lack, then its report.
@@ -228,6 +228,8 @@ class LaneTry:
             return [messages.TablesLack(lack.columns), self.metrics.report(())]
         except Crowded as crowded:
             return [messages.RowsWait(crowded.waits), self.metrics.report(())]
+        except BadRowsFound as found:
+            return [messages.BadRows.of_places(found.places), self.metrics.report(())]
         except BaseException as error:
             with contextlib.suppress(Exception):  # a failing report must not hide the error
                 messages.attach_report(error, self.metrics.report((), error))
@@ -240,11 +242,15 @@ class LaneTry:
 
     def share(self, loaded: Iterable[Receipt]) -> LaneShare:
         """The lane's share of the label, of what it has loaded."""
-        share = self.metrics.share([self._with_dead_letters(receipt) for receipt in loaded])
-        cuts = self._segmenter.cuts(_MOST_CUTS) if self._segmenter is not None and self.task.options.quarantines else {}
+        receipts = [self._with_dead_letters(receipt) for receipt in loaded]
+        share, cuts = self.metrics.share(receipts), dict[str, list[int]]()
+        if self._segmenter is not None and self.task.options.quarantines:
+            reached = {span.partition: span.last for receipt in receipts for span in receipt.positions}
+            cuts = self._segmenter.cuts(_MOST_CUTS, reached)
         if self._admission is not None:
             share = replace(share, left=self._admission.left)
-        return replace(share, stopped=self.stopped, cuts=cuts)
+        found = self._dead_letters.first_found if self._dead_letters is not None else ""
+        return replace(share, stopped=self.stopped, cuts=cuts, set_aside=found)
 
     def _with_dead_letters(self, receipt: Receipt) -> Receipt:
         return receipt if self._dead_letters is None else self._dead_letters.receipt(receipt)
@@ -342,8 +348,6 @@ class LaneTry:
             yield from self._checks.until_columns_lack(self._unpositioned_segments(batches, positions))
             return
         segments = self._checks.until_columns_lack(self._positioned_segments(batches, positions, rows))
-        if self._dead_letters is not None:
-            segments = map(self._dead_letters.take, segments)
         end, over = self.task.end_of_round(self.clock) if self.task.ordered else None, False
         for segment in segments:
             if over:
@@ -360,11 +364,18 @@ class LaneTry:
         skips = dict(task.ownership.skips) if task.ownership is not None else {}
         replay = Replay(positions, task.options.check_replays, epoch, task.batch_id, skips)
         self.metrics.attach_replay(replay)
-        indexed = quarantines or bool(task.keys)
         if task.room is not None:
             self._admission = TableAdmission(task.room, positions)
-        check = self._checks.of_rows(allow_torn=quarantines)
-        self._segmenter = Segmenter(replay, with_row_index=indexed, check=check, admission=self._admission)
+        if quarantines:
+            self._dead_letters = DeadLetters(task, self._checks.judge, partial(now_text, self.clock))
+        self._segmenter = Segmenter(
+            replay,
+            with_row_index=quarantines or bool(task.keys),
+            check=self._checks.of_rows(judged=quarantines),
+            admission=self._admission,
+            set_aside=self._dead_letters,
+            suspected=task.part.tables,
+        )
         for batch in rows(batches) if rows is not None else filter(len, batches):
             part = rows_of_part(batch, task.part.after, task.part.upto)
             if self._checks.bare_values is not None:

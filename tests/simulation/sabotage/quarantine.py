@@ -8,9 +8,8 @@ from typing import Any
 from unittest.mock import patch
 
 from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
-from starrocks_txn_sink.coordinator.model import RegionRows
 from starrocks_txn_sink.coordinator.ownership import LabelContents, Ownership, ReplayOwnership
-from starrocks_txn_sink.coordinator.quarantine import EVERYTHING, DeadLetter, Part, Quarantine
+from starrocks_txn_sink.coordinator.quarantine import DeadLetter, Part, Quarantine
 from starrocks_txn_sink.errors import OutcomeUnknown, RowsRejected
 from starrocks_txn_sink.operations import dead_letters as replay_command
 from starrocks_txn_sink.protocol import dead_letters as letter_table, fencing as take_over
@@ -108,9 +107,8 @@ def all_suspects_of_a_source_partition_are_dead_lettered_as_one(put: Any) -> Non
     right = Quarantine.reject
 
     def broken(self: Quarantine, error: RowsRejected) -> None:
-        if self._source_transactions == 2 and len({name for name, _ in self._cuts}) == 1:
-            ((partition, position),) = self._cuts[-1:]
-            self.part = Part({partition: position}, DeadLetter(error.message, ""))
+        if len(self._cuts) == 2 and len({name for name, _ in self._cuts}) == 1:
+            self.add(dict.fromkeys(self._cuts, DeadLetter(error.message, "")))
         else:
             right(self, error)
 
@@ -119,22 +117,14 @@ def all_suspects_of_a_source_partition_are_dead_lettered_as_one(put: Any) -> Non
 
 @bug
 def rejected_rows_are_dropped(put: Any) -> None:
-    right = DeadLetters.take
-
-    def broken(self: DeadLetters, segment: Any) -> Any:
-        dead_row = right(self, segment)
-        return (
-            segment if dead_row is segment else RegionRows(segment.partition, DEAD_LETTER_TABLE, memoryview(b",{}"), 1)
-        )
-
-    put(DeadLetters, "take", broken)
+    put(DeadLetters, "_letter", lambda self, partition, position, table, payload: b",{}")
 
 
 @bug
 def the_second_half_is_written_first(put: Any) -> None:
-    def broken(self: Quarantine) -> None:
+    def broken(self: Quarantine, tables: frozenset[str]) -> None:
         half = self._suspects[len(self._suspects) // 2 :]
-        self.part = Part(dict(half))
+        self.part = Part(dict(half), dict(self._set_aside), tables)
 
     put(Quarantine, "_halve", broken)
 
@@ -144,7 +134,7 @@ def what_follows_the_rejected_part_is_left_out(put: Any) -> None:
     right = Quarantine.commit
 
     def broken(self: Quarantine, *, stopped: bool = False) -> bool:
-        return right(self, stopped=stopped) or self.part is EVERYTHING
+        return right(self, stopped=stopped) or self.part.upto is None
 
     put(Quarantine, "commit", broken)
 

@@ -22,7 +22,7 @@ from starrocks_txn_sink.coordinator.model import (
     RegionCount,
     RollbackAction,
 )
-from starrocks_txn_sink.coordinator.quarantine import EVERYTHING, Part, Quarantine
+from starrocks_txn_sink.coordinator.quarantine import DeadLetter, Part, Quarantine
 from starrocks_txn_sink.errors import RowsRejected, StarRocksSinkError
 from starrocks_txn_sink.protocol.label import Aborted, Committed
 from tests.support.depth import examples
@@ -36,9 +36,10 @@ Place = tuple[str, int]
 class Server:
     """Lanes and server in one: lanes load what a part and the known positions allow; labels with bad rows are rejected.
 
-    `lanes` has the source transactions of each lane in its order. A lane reports at most `most` cuts of each source
-    partition. It stops after `stops` of them: after so many new ones if it skips quickly (`counts_new`), or after so
-    many that it reads.
+    `lanes` has the source transactions of each lane in its order, each with a row of table `table_of`. A lane reports
+    at most `most` cuts of each source partition. It stops after `stops` of them: after so many new ones if it skips
+    quickly (`counts_new`), or after so many that it reads. Lanes find those `judged` to be bad themselves, but those in
+    `late` only when they have loaded a row of them. The server names the tables with bad rows if `tells`.
     """
 
     lanes: list[list[Place]]
@@ -47,12 +48,15 @@ class Server:
     stops: int | None = None
     counts_new: bool = True
     rejects_dead_letters: bool = False
+    judged: set[Place] = field(default_factory=set)
+    late: set[Place] = field(default_factory=set)
+    tells: bool = False
     known: dict[str, int] = field(default_factory=dict)
     read: list[int] = field(default_factory=list)  # by lane: where its rows begin in this round
     stopped_at: list[int] = field(default_factory=list)
     committed: list[Place] = field(default_factory=list)
     dead: list[Place] = field(default_factory=list)
-    labels: dict[str, tuple[list[Place], Part]] = field(default_factory=dict)
+    labels: dict[str, tuple[list[Place], set[Place]]] = field(default_factory=dict)
     open: set[str] = field(default_factory=set)
     runs: list[Part] = field(default_factory=list)
 
@@ -63,14 +67,17 @@ class Server:
         match order:
             case BeginAction(label):
                 assert label not in self.labels
-                self.labels[label] = ([], EVERYTHING)
+                self.labels[label] = ([], set())
                 self.open.add(label)
             case orders.RunLanes(label, part):
                 self.runs.append(part)
                 self.stopped_at = []
                 shares = [self._share(number, label, part) for number in range(len(self.lanes))]
-                self.labels[label] = ([place for places, _ in shares for place in places], part)
-                return LanesResult([share for _, share in shares])
+                places = [place for places, _ in shares for place in places]
+                self.labels[label] = places, {place for place in places if self._is_aside(place, part)}
+                late = {place for place in places if place in self.late and place not in part.set_aside}
+                found = [{place: DeadLetter("late", label)} for place in sorted(late)]
+                return LanesResult([share for _, share in shares], bad=found)
             case CommitAction(label):
                 return self._commit(label)
             case RollbackAction(label):
@@ -78,6 +85,9 @@ class Server:
             case orders.NextRound():
                 self.read = self.stopped_at
         return None
+
+    def _is_aside(self, place: Place, part: Part) -> bool:
+        return place in part.set_aside or place in self.judged
 
     def _share(self, number: int, label: str, part: Part) -> tuple[list[Place], LaneShare]:
         lane, places = self.lanes[number], list[Place]()
@@ -94,44 +104,55 @@ class Server:
                 break
         self.stopped_at.append(end)
         cuts: dict[str, list[int]] = {}
-        for partition, position in [*places, *(lane[end : end + 3] if stopped else ())]:  # the lane has read a bit more
-            cuts.setdefault(partition, []).append(position)
+        for place in places:
+            partition, position = place
+            of_part = cuts.setdefault(partition, [])
+            if not self._is_aside(place, part) and (not part.tables or table_of(place) in part.tables):
+                of_part.append(position)
         for partition, positions in cuts.items():
             if len(positions) > self.most:
                 cuts[partition] = [positions[at] for at in np.linspace(0, len(positions) - 1, self.most).astype(int)]
-        receipts = (receipt(label, places, part),) if places else ()
+        aside = [place for place in places if self._is_aside(place, part)]
+        receipts = (receipt(label, places, aside),) if places else ()
         partitions = tuple({partition for partition, _ in lane[start:end]})
-        return places, LaneShare(receipts, partitions, stopped=stopped, cuts=cuts)
+        return places, LaneShare(receipts, partitions, stopped=stopped, cuts=cuts, set_aside="x" if aside else "")
 
     def _commit(self, label: str) -> Committed | Aborted:
-        places, part = self.labels[label]
+        places, aside = self.labels[label]
         self.open.discard(label)
-        if part.dead_letter is not None:
-            if self.rejects_dead_letters:
-                return Aborted(label, RowsRejected("a dead letter is too long", label=label))
-            assert len(places) == 1
-            self.dead += places
-        elif self.bad.intersection(places):
-            return Aborted(label, RowsRejected("bad rows", label=label))
-        else:
-            self.committed += places
+        bad = self.bad.intersection(places) - aside
+        if aside and self.rejects_dead_letters:
+            return Aborted(label, RowsRejected("a dead letter is too long", label=label))
+        if bad:
+            tables = ", ".join(sorted({table_of(place) for place in bad})) if self.tells else None
+            return Aborted(label, RowsRejected("bad rows", label=label, table=tables))
+        self.dead += sorted(aside)
+        self.committed += [place for place in places if place not in aside]
         for partition, position in places:
             assert self.known.get(partition, -1) < position
             self.known[partition] = position
         return Committed(label, 1)
 
 
-def receipt(label: str, places: Sequence[Place], part: Part = EVERYTHING) -> Receipt:
-    """The receipt of a lane that has loaded `places`."""
+def table_of(place: Place) -> str:
+    return f"t{place[1] % 3}"
+
+
+def receipt(label: str, places: Sequence[Place], aside: Sequence[Place] = ()) -> Receipt:
+    """The receipt of a lane that has loaded `places`, those of `aside` as dead letters."""
+    spans, regions = spans_of(places)
+    dead, dead_regions = spans_of(aside)
+    regions = spans_of([place for place in places if place not in aside])[1]
+    whole = Receipt(label, 1, "job", 0, regions, spans, 1, 1, 0, recycled=False)
+    return replace(whole, dead_lettered=dead_regions, dead_lettered_positions=dead)
+
+
+def spans_of(places: Sequence[Place]) -> tuple[tuple[PositionSpan, ...], tuple[RegionCount, ...]]:
     positions: dict[str, list[int]] = {}
     for partition, position in places:
         positions.setdefault(partition, []).append(position)
     spans = tuple(PositionSpan(name, at[0], at[-1], len(at)) for name, at in positions.items())
-    regions = tuple(RegionCount(name, "t", len(at), 10 * len(at)) for name, at in positions.items())
-    whole = Receipt(label, 1, "job", 0, regions, spans, 1, 1, 0, recycled=False)
-    if part.dead_letter is None:
-        return whole
-    return replace(whole, regions=(), dead_lettered=regions, dead_lettered_positions=spans)
+    return spans, tuple(RegionCount(name, "t", len(at), 10 * len(at)) for name, at in positions.items())
 
 
 def coordinator(most: int = 10**6, *, quarantine: bool = True) -> SharedTransactionCoordinator:
@@ -187,11 +208,15 @@ def sources(draw: st.DrawFn) -> tuple[list[list[Place]], set[Place]]:
 
 
 @examples(400)
-@given(sources(), st.sampled_from([2, 3, 5, 100]))
+@given(sources(), st.sampled_from([2, 3, 5, 100]), st.integers(0, 9), st.booleans())
 def test_the_bad_ones_are_dead_letters_and_the_good_ones_are_there_once_in_order(
-    source: tuple[list[list[Place]], set[Place]], most: int
+    source: tuple[list[list[Place]], set[Place]], most: int, who: int, tells: bool
 ) -> None:
-    server = Server(*source, most=most)
+    """Some are found by the server alone, some by the lanes, and some of these too late."""
+    lanes, bad = source
+    judged = {place for place in bad if (place[1] + who) % 4 == 0}
+    late = {place for place in bad if (place[1] + who) % 4 == 1}
+    server = Server(lanes, bad, most=most, judged=judged, late=late, tells=tells)
     receipts, _ = write(server)
     check(server, receipts)
     assert len(server.labels) <= most_labels(server)
@@ -233,10 +258,42 @@ def test_a_source_transaction_that_is_alone_becomes_a_dead_letter_with_the_serve
     server = Server([[("p", 7)]], {("p", 7)})
     (only,), _ = write(server)
     assert (only.rows, only.dead_lettered_rows) == (0, 1)
-    dead = server.runs[1]
-    assert dead.upto == {"p": 7}
-    assert dead.dead_letter is not None
-    assert (dead.dead_letter.reason, dead.dead_letter.label) == ("bad rows", "L0")
+    assert server.runs[1].set_aside == {("p", 7): DeadLetter("bad rows", "L0")}
+
+
+def test_what_the_lanes_find_themselves_costs_no_label() -> None:
+    places = [("p", position) for position in range(100)]
+    server = Server([places], {("p", 7), ("p", 70)}, judged={("p", 7), ("p", 70)})
+    receipts, _ = write(server)
+    check(server, receipts)
+    assert len(server.labels) == 1
+
+
+def test_what_they_find_too_late_costs_one_label_for_all() -> None:
+    places = [("p", position) for position in range(100)]
+    bad = {("p", 7), ("p", 70)}
+    server = Server([places], bad, late=bad)
+    check(server, write(server)[0])
+    assert len(server.labels) == 2
+
+
+def test_too_many_that_the_lanes_find_end_the_write_with_nothing_visible() -> None:
+    places = [("p", position) for position in range(10)]
+    for late in (set(), set(places[:3])):
+        server = Server([places], set(places[:3]), judged=set(places[:3]) - late, late=late)
+        with pytest.raises(RowsRejected, match=r"more source transactions .*max_quarantined \(2\)|max_quarantined"):
+            write(server, most=2)
+        assert (server.committed, server.dead, server.open) == ([], [], set())
+
+
+def test_the_tables_that_the_server_names_make_the_search_shorter() -> None:
+    places = [("p", position) for position in range(3000)]
+    labels = []
+    for tells in (False, True):
+        server = Server([places], {("p", 2000)}, most=10, tells=tells)
+        check(server, write(server)[0])
+        labels.append(len(server.labels))
+    assert labels[1] < labels[0]
 
 
 def test_rows_that_are_rejected_in_a_later_round_are_found_there() -> None:

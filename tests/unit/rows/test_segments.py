@@ -179,16 +179,21 @@ def ends_of(rows: list[Row]) -> dict[str, list[int]]:
     return ends
 
 
+def keep_all(rows: pa.RecordBatch, _runs: Any, _positions: Any, _begun: Any) -> tuple[pa.RecordBatch, None]:
+    return rows, None
+
+
 @given(lanes(), st.lists(st.integers(0, 60), max_size=4), st.integers(2, 7))
 def test_cuts_are_ends_of_source_transactions_spread_evenly_and_the_last_one(
     rows: list[Row], cuts: list[int], most: int
 ) -> None:
-    segmenter = Segmenter(with_row_index=True)
+    segmenter = Segmenter(set_aside=keep_all)
     bounds = sorted({0, len(rows), *(cut for cut in cuts if cut < len(rows))})
     for low, high in itertools.pairwise(bounds):
         list(segmenter.split(batch(rows[low:high])))
-    assert segmenter.cuts(1000) == ends_of(rows)
-    few = segmenter.cuts(most)
+    after_all = {partition: 10**9 for partition, *_ in rows}
+    assert segmenter.cuts(1000, after_all) == ends_of(rows)
+    few = segmenter.cuts(most, after_all)
     assert few.keys() == ends_of(rows).keys()
     for partition, ends in ends_of(rows).items():
         ends_found = few[partition]
@@ -199,6 +204,18 @@ def test_cuts_are_ends_of_source_transactions_spread_evenly_and_the_last_one(
 
 def test_cuts_are_those_of_new_rows() -> None:
     replay = Replay({"p": Position("p", 2, "c", 1, "l", 1, "")})
-    segmenter = Segmenter(replay, with_row_index=True)
+    segmenter = Segmenter(replay, set_aside=keep_all)
     list(segmenter.split(batch([("p", position, "t", True, ",1") for position in (1, 2, 3, 4)])))
-    assert segmenter.cuts(100) == {"p": [3, 4]}
+    assert segmenter.cuts(100, {"p": 4, "q": 1}) == {"p": [3, 4]}
+    assert segmenter.cuts(100, {"p": 3}) == {"p": [3]}
+
+
+def test_cuts_are_those_of_suspected_tables_and_never_of_what_is_set_aside() -> None:
+    def set_aside(rows: pa.RecordBatch, _runs: Any, positions: Any, _begun: Any) -> tuple[pa.RecordBatch, Any]:
+        return rows, positions == 4
+
+    segmenter = Segmenter(set_aside=set_aside, suspected=frozenset({"u", "v"}))
+    rows = [("p", 1, "u", False, ",1"), ("p", 1, "t", True, ",1"), ("p", 2, "t", True, ",1")]
+    rows += [("p", 3, "v", True, ",1"), ("p", 4, "v", True, ",1")]
+    list(segmenter.split(batch(rows)))
+    assert segmenter.cuts(100, {"p": 4}) == {"p": [1, 3]}

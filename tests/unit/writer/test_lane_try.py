@@ -28,9 +28,11 @@ from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
 from starrocks_txn_sink.protocol.label import Label, begin, run
 from starrocks_txn_sink.protocol.ledger import Position
 from starrocks_txn_sink.protocol.wire import Operation
+from starrocks_txn_sink.rows.bad_rows import BadRow, Judge
+from starrocks_txn_sink.rows.columns import PAYLOAD
 from starrocks_txn_sink.rows.segments import Segmenter
 from starrocks_txn_sink.writer import worker
-from starrocks_txn_sink.writer.dead_letters import DeadLetters
+from starrocks_txn_sink.writer.dead_letters import BadRowsFound, DeadLetters
 from starrocks_txn_sink.writer.messages import (
     LaneCost,
     LaneReport,
@@ -44,7 +46,6 @@ from starrocks_txn_sink.writer.messages import (
 from starrocks_txn_sink.writer.task import JobOwnership, LaneTask, LaneTry
 from starrocks_txn_sink.writer.worker import Attempt
 from tests.support.lane_rows import Row, batch
-from tests.support.manual_clock import ManualClock
 from tests.support.model_server import Fault, ModelServer, plan_faults
 
 LABEL = "job-e-all-7-1_0"
@@ -245,13 +246,24 @@ def test_a_lane_loads_its_part_and_names_its_cuts(server: ModelServer, monkeypat
     assert share.cuts == {"p": [1, 2, 3], "q": [1]}
 
 
-def dead_letters() -> DeadLetters:
-    task = replace(TASK, part=Part({"p": 5}, DeadLetter("a value is too long", "job-e-all-7-1_3")))
-    return DeadLetters(task, lambda: "2026-01-01 00:00:00")
+def no_judge(_: pa.RecordBatch) -> list[BadRow]:
+    return []
 
 
-def segments(*rows: Row) -> list[Any]:
-    return list(Segmenter(with_row_index=True).split(batch(list(rows))))
+def judge_bad(rows: pa.RecordBatch) -> list[BadRow]:
+    """Rows with the word BAD are bad."""
+    texts = rows.column(PAYLOAD).to_pylist()
+    return [BadRow(number, "is bad") for number, text in enumerate(texts) if "BAD" in text]
+
+
+def dead_letters(judge: Judge = no_judge) -> DeadLetters:
+    task = replace(TASK, part=Part(set_aside={("p", 5): DeadLetter("a value is too long", "job-e-all-7-1_3")}))
+    return DeadLetters(task, judge, lambda: "2026-01-01 00:00:00")
+
+
+def segments(letters: DeadLetters, *pieces: list[Row]) -> list[Any]:
+    segmenter = Segmenter(with_row_index=True, set_aside=letters)
+    return [segment for rows in pieces for segment in segmenter.split(batch(rows))]
 
 
 def content(rows: RegionRows) -> list[dict[str, Any]]:
@@ -259,8 +271,7 @@ def content(rows: RegionRows) -> list[dict[str, Any]]:
 
 
 def test_rows_of_a_source_transaction_become_rows_of_the_dead_letter_table() -> None:
-    letters = dead_letters()
-    row, end = (letters.take(segment) for segment in segments(("p", 5, "items", True, ',{"id":1.10, "t" : "é"}')))
+    row, end = segments(dead_letters(), [("p", 5, "items", True, ',{"id":1.10, "t" : "é"}')])
     assert isinstance(row, RegionRows)
     assert isinstance(end, PositionSpan)
     assert (row.partition, row.table, row.rows) == ("p", DEAD_LETTER_TABLE, 1)
@@ -273,46 +284,78 @@ def test_rows_of_a_source_transaction_become_rows_of_the_dead_letter_table() -> 
 
 
 def test_row_numbers_go_on_over_pieces_by_table() -> None:
-    letters, numbers = dead_letters(), list[tuple[str, int]]()
-    segmenter, ids = Segmenter(with_row_index=True), set[str]()
+    numbers, ids = list[tuple[str, int]](), set[str]()
     pieces = [("items", "orders"), ("items", "items"), ("orders", "items")]
-    for number, tables in enumerate(pieces):
-        rows = [("p", 5, table, (number, at) == (2, 1), f',{{"n":{at}}}') for at, table in enumerate(tables)]
-        for segment in segmenter.split(batch(rows)):
-            letter_rows = letters.take(segment)
-            if isinstance(letter_rows, RegionRows):
-                numbers += [(row["table_name"], row["row_number"]) for row in content(letter_rows)]
-                ids.update(row["id"] for row in content(letter_rows))
+    rows = [
+        [("p", 5, table, (number, at) == (2, 1), f',{{"n":{at}}}') for at, table in enumerate(tables)]
+        for number, tables in enumerate(pieces)
+    ]
+    for segment in segments(dead_letters(), *rows):
+        if isinstance(segment, RegionRows):
+            numbers += [(row["table_name"], row["row_number"]) for row in content(segment)]
+            ids.update(row["id"] for row in content(segment))
     assert sorted(numbers) == [*(("items", number) for number in range(4)), ("orders", 0), ("orders", 1)]
     assert len(ids) == 6
 
 
+def test_the_lane_sets_whole_source_transactions_of_bad_rows_aside() -> None:
+    letters = dead_letters(judge_bad)
+    found = segments(
+        letters,
+        [
+            ("p", 6, "orders", False, ',{"id":1}'),
+            ("p", 6, "items", True, ',{"id":"BAD"}'),
+            ("p", 7, "items", True, ',{"id":2}'),
+            ("p", 8, "items", False, ',{"id":"BAD"}'),
+        ],
+        [("p", 8, "orders", True, ',{"id":3}'), ("q", 8, "orders", True, ',{"id":4}')],
+    )
+    rows = [segment for segment in found if isinstance(segment, RegionRows)]
+    kept = [row["id"] for segment in rows if segment.table != DEAD_LETTER_TABLE for row in content(segment)]
+    dead = [row for segment in rows if segment.table == DEAD_LETTER_TABLE for row in content(segment)]
+    assert kept == [2, 4]
+    assert [(row["position"], row["table_name"]) for row in dead] == [
+        (6, "orders"), (6, "items"), (8, "items"), (8, "orders"),
+    ]  # fmt: skip
+    assert dead[0]["reason"] == "A row of items is bad."
+    assert letters.first_found == "A row of items is bad."
+
+
+def test_a_bad_row_behind_rows_that_are_loaded_is_for_the_next_label() -> None:
+    with pytest.raises(BadRowsFound) as raised:
+        segments(
+            dead_letters(judge_bad),
+            [("p", 6, "orders", False, ',{"id":1}')],
+            [("p", 6, "items", True, ',{"id":"BAD"}')],
+        )
+    assert list(raised.value.places) == [("p", 6)]
+
+
 def test_the_receipt_counts_dead_letters_by_their_own_tables() -> None:
     letters = dead_letters()
-    for segment in segments(
-        ("p", 5, "orders", False, ",[1]"), ("p", 5, "items", False, ",[22]"), ("p", 5, "orders", True, ",[333]")
-    ):
-        letters.take(segment)
-    span = PositionSpan("p", 5, 5, 1, "d")
-    region = RegionCount("p", DEAD_LETTER_TABLE, 3, 999)
-    receipt = letters.receipt(Receipt(LABEL, 1, "job", 7, (region,), (span,), 1, 1, 0, recycled=False))
-    assert (receipt.regions, receipt.rows) == ((), 0)
+    segments(
+        letters,
+        [("p", 5, "orders", False, ",[1]"), ("p", 5, "items", False, ",[22]"), ("p", 5, "orders", True, ",[333]")],
+    )
+    span = PositionSpan("p", 4, 6, 3, "d")
+    regions = RegionCount("p", DEAD_LETTER_TABLE, 3, 999), RegionCount("p", "items", 2, 20)
+    receipt = letters.receipt(Receipt(LABEL, 1, "job", 7, regions, (span,), 1, 1, 0, recycled=False))
+    assert (receipt.regions, receipt.rows) == (regions[1:], 2)
     assert receipt.dead_lettered == (RegionCount("p", "items", 1, 5), RegionCount("p", "orders", 2, 10))
-    assert (receipt.positions, receipt.dead_lettered_positions) == ((span,), (span,))
-    assert (receipt.source_transactions, receipt.dead_lettered_transactions, receipt.dead_lettered_rows) == (0, 1, 3)
+    assert (receipt.positions, receipt.dead_lettered_positions) == ((span,), (PositionSpan("p", 5, 5, 1),))
+    assert (receipt.source_transactions, receipt.dead_lettered_transactions, receipt.dead_lettered_rows) == (2, 1, 3)
 
 
 def test_a_row_that_does_not_fit_the_dead_letter_table_ends_the_lane() -> None:
-    letters = dead_letters()
     with pytest.raises(InputError, match="too large for the dead-letter table"):
-        list(map(letters.take, segments(("p", 5, "items", True, f',"{"x" * 1_100_000}"'))))
+        segments(dead_letters(), [("p", 5, "items", True, f',"{"x" * 1_100_000}"')])
 
 
 def test_a_lane_of_dead_letters_loads_them_and_nothing_else(
     server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker, "LeaderConnection", lambda _: None)
-    part = Part({"p": 2}, DeadLetter("bad", "L"))
+    part = Part({"p": 2}, {("p", 2): DeadLetter("bad", "L")})
     positions = {"p": Position("p", 1, "c", 7, LABEL, 1, "")}
     options = replace(QUARANTINE, schema_changes="ignore")
     share, _ = run_lane(replace(TASK, options=options, part=part, ownership=JobOwnership("t", positions)))
@@ -320,10 +363,3 @@ def test_a_lane_of_dead_letters_loads_them_and_nothing_else(
     assert {table for table, _ in server.tasks[LABEL].loads} == {DEAD_LETTER_TABLE}
     assert [(row["position"], row["content"]) for row in loaded_rows(server)] == [(2, '{"id":2}')]
     assert receipt.dead_lettered == (RegionCount("p", "items", 1, len(',{"id":2}')),)
-
-
-def test_the_time_of_a_dead_letter_is_that_of_the_lanes_clock() -> None:
-    part = Part({"p": 2}, DeadLetter("bad", "L"))
-    lane = LaneTry(replace(TASK, part=part), FIRST, ManualClock(epoch=0.0))
-    assert lane._dead_letters is not None
-    assert lane._dead_letters._place.at == "1970-01-01 00:00:00"
