@@ -384,6 +384,14 @@ class NarrowColumn(StarRocksSinkError, Terminal):
     hint = "Give the column the source's type, or declare its type if all values fit (TableOptions)."
 
 
+class PartitionClosed(StarRocksSinkError, Terminal):
+    """The message names table and reason, and the place of a row; nothing was committed."""
+
+    code = "partition_closed"
+    summary = "A table with automatic partitions lacks one that rows need, or a load does not open it."
+    hint = "Make the partition before its rows come, or upgrade StarRocks."
+
+
 class SourceKeyChanged(StarRocksSinkError, Terminal):
     """The message names the source's table, its keys, the StarRocks table and its key; nothing was committed."""
 

@@ -186,6 +186,12 @@ class SinkOptions:
     max_quarantined: int = kind.COUNT(
         "Most source transactions that a micro-batch may dead-letter; with more the job fails.", default=100
     )
+    max_new_partitions: int = kind.COUNT(
+        "Most partitions of a table that a lane makes for the rows of a micro-batch, where StarRocks cannot make them "
+        "in a load of several tables. The default has room for the days of a snapshot of two years, and stops what "
+        "wrong dates would make.",
+        default=1000,
+    )
     show_rejected_values: bool = kind.SWITCH(
         "Quote the server's lines about rejected rows, which contain values, in errors and dead letters.",
         default=False,

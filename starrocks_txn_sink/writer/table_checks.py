@@ -29,6 +29,7 @@ from starrocks_txn_sink.rows.unchanged import UnchangedValues
 from starrocks_txn_sink.rows.widening import changed_by_hand, holds, rounds, widened
 from starrocks_txn_sink.sources.formats.bare_values import BareValues, ConnectorModes
 from starrocks_txn_sink.sql.connection import LeaderConnection
+from starrocks_txn_sink.writer.partitions import KnownPartitions, PartitionCheck
 
 
 class TablesLackColumns(Exception):
@@ -224,6 +225,7 @@ class TableChecks:
     `compared` has the names in rows that the driver knows already, by table; None if it does not want to know any.
     Without `known_columns` the server names none. Rows are completed by `unchanged`. `bare_values` rewrites those that
     no schema explains, by the connector's `modes`; None without modes, and where the server names no columns.
+    `partitions` makes those that rows need, once their text and names are right.
 
     Raises OptionError for modes that need the types of columns, without a server that names them.
     """
@@ -237,6 +239,7 @@ class TableChecks:
         compared: Mapping[str, Set[str]] | None = None,
         unchanged: UnchangedValues | None = None,
         modes: ConnectorModes | None = None,
+        known_partitions: KnownPartitions | None = None,
     ) -> None:
         self._options, self._source, self._known, self._deadline = options, source, known_columns, deadline
         self._texts = RowCheck(doubtful_rows)
@@ -248,6 +251,9 @@ class TableChecks:
             self.narrow = NarrowColumns(
                 source.new_types, self._columns_of, lambda table: types_of_table(table).types, widens
             )
+        self.partitions: PartitionCheck | None = None
+        if known_partitions is not None:
+            self.partitions = PartitionCheck(known_partitions, self._columns_of, options.max_new_partitions, deadline)
         self.bare_values: BareValues | None = None
         if modes is not None and known_columns is not None:
             self.bare_values = BareValues(modes, self._unexplained)
@@ -267,7 +273,7 @@ class TableChecks:
 
         The check raises RowsRejected for a bad row, and the errors of NarrowColumns and MemberNames.
         """
-        names, narrow = self.members, self.narrow
+        names, narrow, partitions = self.members, self.narrow, self.partitions
 
         def check(batch: pa.RecordBatch) -> None:
             if narrow is not None:
@@ -277,6 +283,8 @@ class TableChecks:
                 raise refused(batch, bad_rows)
             if names is not None:
                 names(batch)
+            if partitions is not None:
+                partitions(batch)
 
         return check
 

@@ -325,7 +325,14 @@ class LaneTry:
             turns=lane_turns(task.turns),
         )
         checks = TableChecks(
-            options, self._source, resources.columns, self.deadline, task.compared, unchanged, task.modes
+            options,
+            self._source,
+            resources.columns,
+            self.deadline,
+            task.compared,
+            unchanged,
+            task.modes,
+            resources.partitions,
         )
         self._checks = self.metrics.checks = checks
         return OpenLane(core, performer, self._segments(batches, rows))

@@ -41,6 +41,7 @@ from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
 from starrocks_txn_sink.sql.scan_threads import KnownThreads
+from starrocks_txn_sink.writer.partitions import KnownPartitions
 from starrocks_txn_sink.writer.runner import DaemonThreadPool
 from starrocks_txn_sink.writer.table_checks import KnownColumns
 
@@ -79,6 +80,7 @@ class WorkerResources:
     connection: LeaderConnection | None = None
     columns: KnownColumns | None = None
     scan_threads: KnownThreads | None = None
+    partitions: KnownPartitions | None = None
 
     @classmethod
     def open(cls, options: SinkOptions) -> WorkerResources:
@@ -88,7 +90,8 @@ class WorkerResources:
         threads = DaemonThreadPool(options.load_parallelism + 1, "starrocks-lane")
         columns = KnownColumns(connection, options.database) if connection else None
         scan_threads = KnownThreads(options) if connection else None
-        return cls(HttpTransport(options), threads, ledger, connection, columns, scan_threads)
+        partitions = KnownPartitions(connection, options.database) if connection else None
+        return cls(HttpTransport(options), threads, ledger, connection, columns, scan_threads, partitions)
 
     def close(self) -> None:
         self.transport.close()  # while the threads are there, and their connections with them

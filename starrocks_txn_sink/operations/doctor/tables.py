@@ -5,7 +5,7 @@ A multi-table load cannot create partitions, and the order of changes of one key
 
 from __future__ import annotations
 
-import re
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -16,17 +16,14 @@ from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.load_properties import why_not_compacted
 from starrocks_txn_sink.options.sink_options import is_own_table
 from starrocks_txn_sink.protocol.ledger import identifier
-from starrocks_txn_sink.sql.connection import Row
+from starrocks_txn_sink.rows.partitions import OPEN_PARTITIONS, Partitioning, can_create_partitions, open_more
+from starrocks_txn_sink.sql.connection import Row, SqlConnection
 
 _CONFIG = (
     "SELECT TABLE_NAME, TABLE_ENGINE, TABLE_MODEL, PRIMARY_KEY, DISTRIBUTE_TYPE FROM information_schema.tables_config "
     "WHERE TABLE_SCHEMA = %s"
 )
 _NAMES = "SELECT TABLE_NAME FROM information_schema.tables WHERE TABLE_SCHEMA = %s"
-
-# The last releases that are known to lack the repair of partitions created in a multi-table load (wire contract 4.15).
-# The exact patch is unknown, so later releases count as repaired.
-_LAST_WITHOUT = ((4, 0, 14), (4, 1, 4))
 
 # The first release that keeps the order of one key's changes in shared-data tables (wire contract 4.10). No patch of
 # the 4.0 line is known to have the repair, so the whole line counts as without it.
@@ -70,10 +67,9 @@ class TableDefinition:
         return self.engine.upper() == "CLOUD_NATIVE" or '"storage_volume"' in self.create
 
     @property
-    def creates_partitions(self) -> bool:
-        """Whether loads create partitions: PARTITION BY an expression or columns, not RANGE or LIST."""
-        clause = re.search(r"\bPARTITION\s+BY\s+(\w*)", self.create, re.IGNORECASE)
-        return clause is not None and clause[1].upper() not in ("RANGE", "LIST")
+    def partitioning(self) -> Partitioning | None:
+        """By what loads create partitions; None for RANGE, LIST, and no partitions."""
+        return Partitioning.of(self.create)
 
 
 def check_tables(target: Target) -> Iterator[Finding]:
@@ -99,7 +95,10 @@ def check_tables(target: Target) -> Iterator[Finding]:
             yield Topic("table.partitions", name).skip(f"SHOW CREATE TABLE was refused: {error.message}")
         definition = TableDefinition.of(configs[name], create)
         yield judge_model(definition)
-        yield from judge_partitions(definition, target.version)
+        partitions = _partitions(sql, definition, database)
+        yield from judge_partitions(
+            definition, target.version, partitions, None if partitions is None else _open_partitions(sql)
+        )
         yield from judge_order(definition, target.version, target.options)
 
 
@@ -131,32 +130,61 @@ def judge_model(definition: TableDefinition) -> Finding:
     )
 
 
-def judge_partitions(definition: TableDefinition, version: str) -> Iterator[Finding]:
-    """Finding for partitions or buckets that loads would have to create; none if they create neither; pure."""
-    reasons = []
-    if definition.creates_partitions:
-        reasons.append("creates partitions as rows arrive (PARTITION BY an expression or columns)")
-    if definition.random_buckets:
-        reasons.append("is distributed at random and creates buckets as rows arrive")
-    if not reasons:
+def judge_partitions(
+    definition: TableDefinition, version: str, partitions: int | None = None, limit: int | None = None
+) -> Iterator[Finding]:
+    """Finding for partitions or buckets that loads would have to create; none if they create neither; pure.
+
+    The table has so many `partitions`, and a load opens `limit` of them; None: not known.
+    """
+    partitioning, topic = definition.partitioning, Topic("table.partitions", definition.name)
+    if partitioning is None and not definition.random_buckets:
         return
-    text = " and ".join(reasons)
+    version_text = version or "(version unknown)"
     if can_create_partitions(version):
-        yield Topic("table.partitions", definition.name).good(f"{text}, which StarRocks {version} should support")
-        return
-    yield Topic("table.partitions", definition.name).warning(
-        f"The table {text}; StarRocks {version or '(version unknown)'} does not support that in a multi-table load.",
-        "The commit fails with 'txn … not exist' as soon as a row needs a missing partition.",
-        "Create partitions before their rows arrive (ALTER TABLE … ADD PARTITION), use hash distribution, or upgrade "
-        "to a patch after 4.0.14 or 4.1.4.",
-    )
+        yield topic.good(f"creates partitions or buckets as rows arrive, which StarRocks {version} should support")
+    elif definition.random_buckets:
+        yield topic.warning(
+            f"The table is distributed at random and creates buckets as rows arrive; StarRocks {version_text} does not "
+            "support that in a multi-table load.",
+            "The commit fails with 'No rows were imported from upstream' as soon as a row needs a new bucket.",
+            "Use hash distribution, or upgrade to a patch after 4.0.14 or 4.1.4.",
+        )
+    elif partitioning is not None and not partitioning.is_makeable:
+        yield topic.warning(
+            f"The table creates partitions by {partitioning.expression}; StarRocks {version_text} does not support "
+            "that in a multi-table load, and has no statement with which the sink could make them.",
+            "The query ends with the error partition_closed as soon as a row needs a missing partition.",
+            "Make the partitions by an INSERT before their rows come, use date_trunc or plain columns in PARTITION BY, "
+            "or upgrade to a patch after 4.0.14 or 4.1.4.",
+        )
+    elif partitions is not None and limit is not None and 0 < limit <= partitions:
+        yield topic.warning(
+            f"The table has {partitions} partitions, and a load opens the newest {limit} of them.",
+            "The query ends with the error partition_closed as soon as a row needs an older one.",
+            open_more(partitions),
+        )
+    else:
+        known = f"a load opens {limit}" if limit is not None else f"{OPEN_PARTITIONS} is not known: OPERATE ON SYSTEM"
+        count = "" if partitions is None else f"; the table has {partitions}, {known}"
+        yield topic.good(f"the sink makes the partitions that its rows need (ALTER on the table){count}")
 
 
-def can_create_partitions(version: str) -> bool:
-    """Whether a multi-table load may create partitions on this version."""
-    numbers = version_numbers(version)
-    last = next((last for last in _LAST_WITHOUT if numbers[:2] == last[:2]), _LAST_WITHOUT[-1])
-    return len(numbers) >= 3 and numbers > last
+def _partitions(sql: SqlConnection, definition: TableDefinition, database: str) -> int | None:
+    """How many partitions a table has whose loads would create them; None if that is not known."""
+    if definition.partitioning is None:
+        return None
+    with contextlib.suppress(QueryRefused):
+        return len(sql.rows(f"SHOW PARTITIONS FROM {identifier(database, definition.name)}"))
+    return None
+
+
+def _open_partitions(sql: SqlConnection) -> int | None:
+    with contextlib.suppress(QueryRefused):
+        rows = sql.rows(f"ADMIN SHOW FRONTEND CONFIG LIKE '{OPEN_PARTITIONS}'")
+        values = [str(row.get("value")) for row in rows if row.get("key") == OPEN_PARTITIONS]
+        return int(values[0]) if values and values[0].lstrip("-").isdecimal() else None
+    return None
 
 
 def judge_order(definition: TableDefinition, version: str, options: SinkOptions) -> Iterator[Finding]:

@@ -33,6 +33,7 @@ from starrocks_txn_sink.options import SinkOptions, TableOptions
 from starrocks_txn_sink.options.addresses import Address
 from starrocks_txn_sink.options.redirects import RedirectRules
 from starrocks_txn_sink.protocol.wire import Reply, Status
+from starrocks_txn_sink.rows.partitions import can_create_partitions
 
 GOOD, SKIPPED, WARNING, FAILURE = Severity.GOOD, Severity.SKIPPED, Severity.WARNING, Severity.FAILURE
 RIGHT = {"python": "3.11.7", "pyspark": "4.3.0", "pandas": "2.3.3", "pyarrow": "18.0.0", "protobuf": "6.0"}
@@ -336,7 +337,7 @@ def test_a_load_that_is_not_redirected_is_a_failure(answer: HttpResponse, messag
     ],
 )
 def test_tables_whose_loads_create_partitions(create: str, creates: bool) -> None:
-    assert TableDefinition("t", "DUP_KEYS", False, create).creates_partitions is creates
+    assert (TableDefinition("t", "DUP_KEYS", False, create).partitioning is not None) is creates
 
 
 @pytest.mark.parametrize(
@@ -355,7 +356,7 @@ def test_tables_whose_loads_create_partitions(create: str, creates: bool) -> Non
     ],
 )
 def test_versions_that_create_partitions_in_a_multi_table_load(version: str, can_create: bool) -> None:
-    assert tables.can_create_partitions(version) is can_create
+    assert can_create_partitions(version) is can_create
 
 
 def test_a_random_table_is_a_warning_on_an_old_server_and_fine_on_a_new_one() -> None:
@@ -363,6 +364,26 @@ def test_a_random_table_is_a_warning_on_an_old_server_and_fine_on_a_new_one() ->
     assert severities(tables.judge_partitions(table, "4.0.7")) == {"table.partitions": WARNING}
     assert severities(tables.judge_partitions(table, "4.1.9")) == {"table.partitions": GOOD}
     assert not list(tables.judge_partitions(TableDefinition("t", "DUP_KEYS", False), "4.0.7"))
+
+
+@pytest.mark.parametrize(
+    ("clause", "partitions", "limit", "severity", "said"),
+    [
+        ("date_trunc('day', d)", 31, 32, GOOD, "the table has 31, a load opens 32"),
+        ("date_trunc('day', d)", 32, 32, WARNING, "has 32 partitions, and a load opens the newest 32"),
+        ("date_trunc('day', d)", 500, None, GOOD, "is not known: OPERATE ON SYSTEM"),
+        ("(`kind`)", 500, 0, GOOD, "a load opens 0"),
+        ("time_slice(d, 7, 'day', 'floor')", 1, 32, WARNING, "no statement with which the sink could make them"),
+        ("date_trunc('day', d), kind", 1, 32, WARNING, "no statement with which the sink could make them"),
+    ],
+)
+def test_automatic_partitions(clause: str, partitions: int, limit: int | None, severity: Severity, said: str) -> None:
+    table = TableDefinition("t", "DUP_KEYS", False, f"CREATE TABLE `t` (\n) ENGINE=OLAP\nPARTITION BY {clause}\n")
+    (finding,) = tables.judge_partitions(table, "4.1.1-ad83983", partitions, limit)
+    assert finding.severity is severity
+    assert said in finding.what
+    if severity is WARNING and partitions >= 32:
+        assert "('max_load_initial_open_partition_number' = '100')" in finding.advice
 
 
 LAKE = TableDefinition("t", "PRIMARY_KEYS", False, engine="CLOUD_NATIVE", key=("id",))
