@@ -75,7 +75,13 @@ def test_times_need_the_partition_of_their_unit(clause: str, kind: str, values: 
 
 def test_lists_need_a_partition_of_each_value() -> None:
     types = {"kind": "VARCHAR", "n": "INT"}
-    rows = [{"kind": 'a"\\', "n": 1}, {"n": "01", "kind": 'a"\\'}, {"kind": None, "n": 2}, {"kind": "?b", "n": "x"}, {}]
+    rows: list[dict[str, Any]] = [
+        {"kind": 'a"\\', "n": 1},
+        {"n": "01", "kind": 'a"\\'},
+        {"kind": None, "n": 2},
+        {"kind": "?b", "n": "x"},
+        {},
+    ]
     assert needed("(kind, n)", types, *rows) == [('a"\\', "1"), (None, "2"), (None, None)]
     assert needed("(kind)", types, *rows) == [("?b",), ('a"\\',), (None,)]
 
