@@ -1,4 +1,4 @@
-"""Micro-batches of more tables than a backend has threads: each commits, and none waits for itself (contract 4.16)."""
+"""Micro-batches of more tables than a backend has threads (wire contract 4.16): each commits, none waits for itself."""
 
 from __future__ import annotations
 
