@@ -107,9 +107,7 @@ def _columns(table: Table, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _as_source(sql: str) -> str:
-    return (
-        f"SELECT fields, CAST(NULL AS JSON) AS document, CAST(NULL AS VARCHAR) AS fault FROM ({sql}) AS listed(fields)"
-    )
+    return f"SELECT fields, CAST(NULL AS VARCHAR) AS raw, CAST(NULL AS VARCHAR) AS fault FROM ({sql}) AS listed(fields)"
 
 
 def _inserted_fields(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -266,12 +266,24 @@ def _select(store: Store, session: QuerySession, tree: exp.Query) -> Answer:
                 )
                 for row in rows
             ]
+        if moments := [place for place, (_, kind) in enumerate(columns) if kind in ("DATE", "TIMESTAMP")]:
+            rows = [_with_year_zero(row, moments) for row in rows]
         return Answer(columns, rows)
 
 
 def _needs_backend(tree: exp.Query) -> bool:
     """Whether a query reads a relation, or calls the function that a backend computes (wire contract 10.14)."""
     return tree.find(exp.Table, exp.CurrentVersion) is not None
+
+
+def _with_year_zero(row: tuple[Any, ...], places: Sequence[int]) -> tuple[Any, ...]:
+    """The row with the year 0 as the server has it; DuckDB gives a moment before the year 1 as a text."""
+    if not any(isinstance(row[place], str) for place in places):
+        return row
+    return tuple(
+        value.replace("0001-", "0000-", 1).replace(" (BC)", "") if place in places and isinstance(value, str) else value
+        for place, value in enumerate(row)
+    )
 
 
 def use(store: Store, session: QuerySession, database: str) -> None:

@@ -72,7 +72,8 @@ def duckdb_sql(store: Store, session: QuerySession, cursor: duckdb.DuckDBPyConne
             function = functions.get(node.name.upper())
         return function() if function else node
 
-    return _with_escapes(tree.copy().transform(rewrite, copy=False)).sql(dialect="duckdb", copy=False)
+    rewritten = tree.copy().transform(rewrite, copy=False)
+    return _with_texts(_with_escapes(rewritten)).sql(dialect="duckdb", copy=False)
 
 
 def types_of(store: Store, session: QuerySession, tree: exp.Expr) -> Mapping[str, tuple[Table, ColumnType]]:
@@ -98,6 +99,14 @@ def _with_escapes(tree: exp.Expr) -> exp.Expr:
         if not isinstance(like.parent, exp.Escape):
             escape = exp.Escape(this=like.copy(), expression=exp.Literal.string("\\"))
             like.replace(escape)
+    return tree
+
+
+def _with_texts(tree: exp.Expr) -> exp.Expr:
+    """Have each cast to a text write numbers as the server does."""
+    for cast in reversed(list(tree.find_all(exp.Cast))):
+        if cast.to.this in exp.DataType.TEXT_TYPES and not isinstance(cast, exp.TryCast):
+            cast.replace(exp.Anonymous(this="text_of", expressions=[cast.this]))
     return tree
 
 

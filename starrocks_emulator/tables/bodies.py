@@ -1,9 +1,8 @@
 """Bodies as a relation of text: the SQL that reads load bodies by DuckDB's own readers, and decompression before it.
 
 Every reader yields the same shape, in arrival order (files in order, rows in order within a file):
-`fields` VARCHAR[] one text per source field, NULL when it is null or missing; `document` JSON the whole row (NULL for
-CSV); `exact` VARCHAR the row with its long numbers in quotes, so that they keep their digits (NULL for CSV); `fault`
-VARCHAR why the row is no row at all, or NULL.
+`fields` VARCHAR[] one text per source field, NULL when it is null or missing; `raw` VARCHAR the row as it was written
+(NULL for CSV); `fault` VARCHAR why the row is no row at all, or NULL. Of JSON that DuckDB cannot read `fields` is NULL.
 """
 
 from __future__ import annotations
@@ -16,13 +15,12 @@ from pathlib import Path
 import pyarrow as pa
 
 from starrocks_emulator.tables.catalog import literal
+from starrocks_emulator.tables.json_text import rows_of
 from starrocks_emulator.tables.plan import CsvLayout, JsonLayout, Plan
 
-ARRAY_EXPECTED = "The value should be array type in json document stream when strip_outer_array is true"
-OBJECT_EXPECTED = (
-    "The value is array type in json document stream, you can set strip_outer_array=true to parse each element of "
-    "the array as individual rows"
-)
+NO_OBJECT = "the row is not a JSON object"
+_MARK = b"\xef\xbb\xbf"
+"""A byte order mark, which the server takes for the begin of what is no JSON."""
 _BLOCK = 4 << 20
 _LARGEST_ROW = 16 << 20
 
@@ -73,6 +71,17 @@ def source_sql(plan: Plan, files: Sequence[Path]) -> str:
     return _csv_sql(plan.layout, len(plan.mapping.fields), files[0])
 
 
+def torn_rows(layout: JsonLayout, files: Sequence[Path]) -> list[str]:
+    """The rows of JSON bodies as the server finds them where they are not all in order; raises UnreadableJson."""
+    array = layout.strip_outer_array and not layout.root
+    return [row for file in files for row in rows_of(file.read_bytes(), array=array).texts]
+
+
+def begins_with_mark(file: Path) -> bool:
+    with file.open("rb") as content:
+        return content.read(len(_MARK)) == _MARK
+
+
 def _json_sql(layout: JsonLayout, files: Sequence[Path]) -> str:
     names = "[" + ", ".join(literal(str(file)) for file in files) + "]"
     listed = "[" + ", ".join(literal(path) for path in layout.paths) + "]"
@@ -84,20 +93,9 @@ def _json_sql(layout: JsonLayout, files: Sequence[Path]) -> str:
         if layout.strip_outer_array:
             rows = f"SELECT unnest(CAST(json AS JSON[])) AS json FROM ({rows})"
     return (
-        f"SELECT json_extract_string(json, {listed}) AS fields, json AS document, {_EXACT} AS exact,"
-        f" CASE WHEN starts_with(json, '{{') THEN NULL WHEN starts_with(json, '[') THEN {literal(OBJECT_EXPECTED)}"
-        f" ELSE 'the row is not a JSON object' END AS fault FROM ({rows})"
+        f"SELECT json_extract_string(json, {listed}) AS fields, CAST(json AS VARCHAR) AS raw,"
+        f" CASE WHEN NOT starts_with(json, '{{') THEN {literal(NO_OBJECT)} END AS fault FROM ({rows})"
     )
-
-
-_NUMBER = r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
-_TOKENS = rf'"(?:[^"\\]|\\.)*"|{_NUMBER}|[^"0-9-]+|-'
-_EXACT = (
-    "CASE WHEN regexp_matches(json, '[0-9.]{16}') THEN array_to_string(list_transform("
-    f"regexp_extract_all(CAST(json AS VARCHAR), {literal(_TOKENS)}), lambda token:"
-    f" CASE WHEN regexp_full_match(token, {literal(_NUMBER)}) THEN '\"' || token || '\"' ELSE token END), '')"
-    " ELSE CAST(json AS VARCHAR) END"
-)
 
 
 def _csv_sql(layout: CsvLayout, width: int, file: Path) -> str:
@@ -110,7 +108,7 @@ def _csv_sql(layout: CsvLayout, width: int, file: Path) -> str:
     trimmed = f"trim({restore})" if layout.trim_space else restore
     return (
         f"SELECT list_transform(parts, lambda part: CASE WHEN part <> '\\N' THEN {trimmed} END) AS fields,"
-        f" CAST(NULL AS JSON) AS document, CAST(NULL AS VARCHAR) AS exact,"
+        " CAST(NULL AS VARCHAR) AS raw,"
         f" CASE WHEN len(parts) <> {width} THEN {_miscounted(width)} END AS fault"
         f" FROM (SELECT string_split(line, {_sql_text(separator)}) AS parts FROM ("
         f"SELECT unnest(string_split({text}, {_sql_text(delimiter)})[{layout.skip_header + 1}:]) AS line"
@@ -132,7 +130,7 @@ def _enclosed_sql(layout: CsvLayout, width: int, file: Path) -> str:
     escape = layout.escape or layout.enclose
     values = ", ".join(f"trim(c{place})" if layout.trim_space else f"c{place}" for place in range(width))
     return (
-        f"SELECT [{values}] AS fields, CAST(NULL AS JSON) AS document, CAST(NULL AS VARCHAR) AS exact,"
+        f"SELECT [{values}] AS fields, CAST(NULL AS VARCHAR) AS raw,"
         f" CASE WHEN c{width} IS NOT NULL THEN {_miscounted(width)} END AS fault"
         f" FROM read_csv({literal(str(file))}, auto_detect=false, header=false, null_padding=true, parallel=false,"
         f" strict_mode=false, skip={layout.skip_header}, nullstr='\\N', delim={_sql_text(layout.column_separator)},"

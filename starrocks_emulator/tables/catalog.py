@@ -169,7 +169,7 @@ def _column(plain: dict[str, Any]) -> Column:
     default = plain["default"]
     return Column(
         name=plain["name"],
-        type=ColumnType(**plain["type"]),
+        type=ColumnType.from_plain(plain["type"]),
         nullable=plain["nullable"],
         default=None if default is None else Default(**default),
         comment=plain["comment"],

@@ -19,14 +19,15 @@ import duckdb
 from starrocks_emulator.tables.catalog import Column, literal, quote
 from starrocks_emulator.tables.mapping import OP_COLUMN, field_name
 from starrocks_emulator.tables.plan import JsonLayout, Plan
+from starrocks_emulator.tables.reading import Field, Reader
+from starrocks_emulator.tables.types import ColumnType
 
 MOST_REASONS = 50
 MOST_LINES = 1_000
-NO_SOURCE = (
-    "SELECT CAST(NULL AS VARCHAR[]) AS fields, CAST(NULL AS JSON) AS document, CAST(NULL AS VARCHAR) AS exact,"
-    " CAST(NULL AS VARCHAR) AS fault"
-)
-_EXACT_DIGITS = 15
+NO_SOURCE = "SELECT CAST(NULL AS VARCHAR[]) AS fields, CAST(NULL AS VARCHAR) AS raw, CAST(NULL AS VARCHAR) AS fault"
+
+OPERATION = ColumnType("TINYINT", "tinyint")
+"""The type in which `__op` is read."""
 
 _MOST_LOGS = 1000
 
@@ -99,14 +100,72 @@ def judged_sql(plan: Plan, source: str) -> str:
     values = ", ".join(f"{_value_sql(plan, column)} AS {_value(column)}" for column in columns)
     texts = ", ".join(f"{_text_sql(plan, column)} AS {_text(column)}" for column in columns)
     names = ", ".join(f"{_value(column)} AS {quote(column.name)}" for column in columns)
-    with_fields = f"SELECT *{_fields_sql(plan)} FROM ({source})"
+    with_fields = f"SELECT *{_fields_sql(plan)} FROM ({_read_sql(plan, source)})"
     with_texts = f"SELECT *, {texts}, {_operation_text(plan)} AS op_text FROM ({with_fields})"
-    with_values = f"SELECT *, {values}, {_OPERATION} AS op_value FROM ({with_texts})"
+    with_values = f"SELECT *, {values}, {_operation_sql(plan)} AS op_value FROM ({with_texts})"
     selected = f"coalesce({plan.selection}, false)" if plan.selection else "true"
     return (
         f"SELECT {names}, op_value AS __op, {_reason_sql(plan, columns)} AS __reason, {selected} AS __selected,"
-        f" CASE WHEN __reason IS NOT NULL THEN {_row_sql(plan, columns)} END AS __row FROM ({with_values})"
+        f" CASE WHEN __reason IS NOT NULL THEN coalesce(shown_row, {_row_sql(plan, columns)}) END AS __row"
+        f" FROM ({with_values})"
     )
+
+
+def _read_sql(plan: Plan, source: str) -> str:
+    """`source` with its fields as values, `slot_1` and so on, and `shown_row`, the row as the reader has it.
+
+    The values of a row are read by DuckDB if each of them is a plain one, and by `reading` step by step if not.
+    """
+    layout = plan.layout
+    if not isinstance(layout, JsonLayout):
+        return f"SELECT *, CAST(NULL AS VARCHAR) AS shown_row FROM ({source})"
+    columns = [plan.table.column(name) for name in plan.mapping.fields]
+    reader = _reader(plan, layout, columns)
+    texts, plain, odd, slots = [], [], [], []
+    for place, (column, path) in enumerate(zip(columns, layout.paths, strict=True), start=1):
+        texts.append(f"{_json_text(column, place, path)} AS text_{place}")
+        plain.append(f"{column.type.plain_of(f'text_{place}') if column else f'text_{place}'} AS plain_{place}")
+        odd.append(f"text_{place} IS NOT NULL AND plain_{place} IS NULL")
+        read = column.type.read_of(f"told[{place}]") if column else f"told[{place}]"
+        slots.append(f"CASE WHEN told IS NULL THEN plain_{place} ELSE {read} END AS slot_{place}")
+    if (operation := plan.mapping.place_of(OP_COLUMN)) is not None:
+        text = f"text_{operation + 1}"
+        missing = f"{text} IS NULL AND NOT contains(raw, '{OP_COLUMN}')"
+        plain[operation] = (
+            f"CASE WHEN regexp_full_match({text}, '-?[0-9]{{1,2}}') THEN {text} WHEN {missing} THEN '0' END"
+            f" AS plain_{operation + 1}"
+        )
+        odd[operation] = f"plain_{operation + 1} IS NULL"
+    width = len(columns)
+    told = f"CASE WHEN raw IS NOT NULL AND fault IS NULL AND (fields IS NULL OR {_LOOSE} OR {' OR '.join(odd)})"
+    told += f" THEN read_row({literal(reader)}, raw) END AS told"
+    with_texts = f"SELECT *, {', '.join(texts)} FROM ({source})"
+    with_plain = f"SELECT *, {', '.join(plain)} FROM ({with_texts})"
+    with_told = f"SELECT *, {told} FROM ({with_plain})"
+    return (
+        f"SELECT raw, {', '.join(slots)}, coalesce(fault, told[{width + 1}]) AS fault, told[{width + 2}] AS shown_row"
+        f" FROM ({with_told})"
+    )
+
+
+_LOOSE = "regexp_matches(raw, ',[ \\t\\r\\n]*[}\\]]')"
+"""DuckDB's reader takes a comma behind the last member of an object."""
+
+
+def _reader(plan: Plan, layout: JsonLayout, columns: Sequence[Column | None]) -> str:
+    fields = [
+        Field(name, path, column.type if column else OPERATION if name == OP_COLUMN else None)
+        for name, path, column in zip(plan.mapping.fields, layout.paths, columns, strict=True)
+    ]
+    return Reader(tuple(fields), plan.strict, OP_COLUMN).to_json()
+
+
+def _json_text(column: Column | None, place: int, path: str) -> str:
+    """The text of a JSON field as DuckDB has it; of a document the document."""
+    if column is None or column.type.name != "JSON":
+        return f"fields[{place}]"
+    document = f"CAST(json_extract(raw, {literal(path)}) AS VARCHAR)"
+    return f"CASE WHEN fields[{place}] IS NOT NULL THEN {document} END"
 
 
 def verdict(cursor: duckdb.DuckDBPyConnection, stage: str) -> Verdict:
@@ -135,12 +194,6 @@ def verdict(cursor: duckdb.DuckDBPyConnection, stage: str) -> Verdict:
     )
 
 
-_OPERATION = (
-    "CASE WHEN op_text IS NULL OR lower(trim(op_text)) IN ('0', 'upsert') THEN 0"
-    " WHEN lower(trim(op_text)) IN ('1', 'delete') THEN 1 END"
-)
-
-
 def _text(column: Column) -> str:
     return quote(f"text_{column.name.lower()}")
 
@@ -157,7 +210,12 @@ def _value_sql(plan: Plan, column: Column) -> str:
         return text
     if derived and column.type.name == "VARBINARY":
         return f"CASE WHEN octet_length({text}) <= {column.type.length} THEN {text} END"
-    return column.type.value_of(text)
+    place = plan.mapping.place_of(column.name)
+    if derived or place is None or not isinstance(plan.layout, JsonLayout):
+        return column.type.value_of(text)
+    if column.default and column.default.counts:
+        return f"coalesce(slot_{place + 1}, {column.type.value_of(text)})"
+    return f"slot_{place + 1}"
 
 
 def _fields_sql(plan: Plan) -> str:
@@ -167,33 +225,30 @@ def _fields_sql(plan: Plan) -> str:
     parts = []
     for place, name in enumerate(plan.mapping.fields, start=1):
         column = plan.table.column(name)
-        text = f"fields[{place}]" if column is None else _source_text(plan, column, place - 1)
-        value = f"TRY_CAST({text} AS {plan.field_type})" if column is None else column.type.value_of(text)
+        if isinstance(plan.layout, JsonLayout):
+            value = f"TRY_CAST(slot_{place} AS {plan.field_type})" if column is None else f"slot_{place}"
+        elif column is None:
+            value = f"TRY_CAST(fields[{place}] AS {plan.field_type})"
+        else:
+            value = column.type.value_of(f"fields[{place}]")
         parts.append(f", {value} AS {quote(field_name(name))}")
     return "".join(parts)
 
 
 def _text_sql(plan: Plan, column: Column) -> str:
+    """The text of which a column's value is made; NULL where the value is read already."""
     expression = plan.mapping.expression_of(column.name)
     if expression is not None:
         typed = column.type.is_set or column.type.name == "VARBINARY"
         return f"TRY({expression})" if typed else f"CAST({expression} AS VARCHAR)"
+    default = column.default.sql if column.default else "CAST(NULL AS VARCHAR)"
     place = plan.mapping.place_of(column.name)
     if place is None:
-        return column.default.sql if column.default else "CAST(NULL AS VARCHAR)"
-    if column.default and column.default.counts:
-        return f"coalesce({_source_text(plan, column, place)}, {column.default.sql})"
-    if column.type.is_json and isinstance(plan.layout, JsonLayout):
-        return f"nullif(CAST(json_extract(document, {literal(plan.layout.paths[place])}) AS VARCHAR), 'null')"
-    return _source_text(plan, column, place)
-
-
-def _source_text(plan: Plan, column: Column, place: int) -> str:
-    """The text of a source field. DuckDB reads a JSON number as a double, so a wide DECIMAL takes it from `exact`."""
-    wide = column.type.name == "DECIMAL" and (column.type.precision or 0) > _EXACT_DIGITS
-    if wide and isinstance(plan.layout, JsonLayout):
-        return f"json_extract_string(exact, {literal(plan.layout.paths[place])})"
-    return f"fields[{place + 1}]"
+        return default
+    counts = column.default is not None and column.default.counts
+    if isinstance(plan.layout, JsonLayout):
+        return f"CASE WHEN slot_{place + 1} IS NULL THEN {default} END" if counts else "CAST(NULL AS VARCHAR)"
+    return f"coalesce(fields[{place + 1}], {default})" if counts else f"fields[{place + 1}]"
 
 
 def _operation_text(plan: Plan) -> str:
@@ -201,7 +256,19 @@ def _operation_text(plan: Plan) -> str:
     if expression is not None:
         return f"CAST({expression} AS VARCHAR)"
     place = plan.mapping.place_of(OP_COLUMN)
-    return "CAST(NULL AS VARCHAR)" if place is None else f"fields[{place + 1}]"
+    if place is None:
+        return "'0'"
+    return f"slot_{place + 1}" if isinstance(plan.layout, JsonLayout) else f"fields[{place + 1}]"
+
+
+def _operation_sql(plan: Plan) -> str:
+    """0 upsert, 1 delete: 1 deletes, any other whole number does not; names are for `columns` alone."""
+    number = (
+        "CASE WHEN TRY_CAST(op_text AS TINYINT) = 1 THEN 1 WHEN TRY_CAST(op_text AS TINYINT) IS NOT NULL THEN 0 END"
+    )
+    if plan.mapping.expression_of(OP_COLUMN) is None:
+        return number
+    return f"CASE lower(trim(op_text)) WHEN 'upsert' THEN 0 WHEN 'delete' THEN 1 ELSE {number} END"
 
 
 def _row_sql(plan: Plan, columns: Sequence[Column]) -> str:
@@ -216,10 +283,8 @@ def _row_sql(plan: Plan, columns: Sequence[Column]) -> str:
 
 
 def _reason_sql(plan: Plan, columns: Sequence[Column]) -> str:
-    rules = [
-        "WHEN fault IS NOT NULL THEN fault",
-        "WHEN op_value IS NULL THEN 'load op type not supported, column: __op'",
-    ]
+    no_operation = literal(f"NULL value in non-nullable column '{OP_COLUMN}'")
+    rules = ["WHEN fault IS NOT NULL THEN fault", f"WHEN op_value IS NULL THEN {no_operation}"]
     for column in columns:
         misfit = f"{_text(column)} IS NOT NULL AND {_value(column)} IS NULL"
         message = literal(f"value does not fit type {column.type.text}, column: {column.name}")

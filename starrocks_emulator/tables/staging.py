@@ -7,7 +7,6 @@ together, by the commit. The commit alone tells what is wrong with a body.
 
 from __future__ import annotations
 
-import re
 import shutil
 import tempfile
 import threading
@@ -19,13 +18,26 @@ from pathlib import Path
 from typing import Final
 
 import duckdb
+import pyarrow as pa
 
 from starrocks_emulator.tables.apply import Manner
-from starrocks_emulator.tables.bodies import ARRAY_EXPECTED, OBJECT_EXPECTED, UnreadableBody, plain_files, source_sql
+from starrocks_emulator.tables.bodies import (
+    NO_OBJECT,
+    UnreadableBody,
+    begins_with_mark,
+    plain_files,
+    source_sql,
+    torn_rows,
+)
 from starrocks_emulator.tables.catalog import quote
 from starrocks_emulator.tables.engine import ASIDE, Engine
+from starrocks_emulator.tables.json_text import UnreadableJson
 from starrocks_emulator.tables.judge import NO_SOURCE, Verdict, judged_sql, verdict, written_columns
-from starrocks_emulator.tables.plan import Plan
+from starrocks_emulator.tables.plan import JsonLayout, Plan
+from starrocks_emulator.tables.reading import TORN
+
+NO_ROWS: Final = "No rows were imported from upstream"
+"""What a commit says of a table without a row, whatever the cause: a body that cannot be read is in no log."""
 
 SMALL: Final = 4 << 20
 """Bytes up to which a body is judged ahead: the judged rows of transactions that stay open take memory."""
@@ -75,37 +87,54 @@ def stage(
     try:
         present = [path for path in paths if path.stat().st_size]
         files = plain_files(plan, present, folder)
-        source = source_sql(plan, files) if files else None
-        _fill(cursor, plan, source, f"{kind} {name}")
+        judgement = _fill(cursor, plan, files, name, kind)
     except UnreadableBody as error:
         raise StagingFailed(str(error)) from error
-    except _BODY_FAULTS as error:
-        raise StagingFailed(_cause(error)) from error
+    except UnreadableJson as error:
+        raise StagingFailed(NO_ROWS) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    judgement = verdict(cursor, name)
-    if any(reason.startswith(OBJECT_EXPECTED) for reason in judgement.reasons):
-        raise StagingFailed(OBJECT_EXPECTED)
     _check_key_size(cursor, plan, name)
     return Staged(plan, name, judgement, sum(path.stat().st_size for path in paths))
 
 
-def _fill(cursor: duckdb.DuckDBPyConnection, plan: Plan, source: str | None, table: str) -> None:
-    if source is None:
-        source = f"{NO_SOURCE} WHERE false"
+def _fill(cursor: duckdb.DuckDBPyConnection, plan: Plan, files: Sequence[Path], name: str, kind: str) -> Verdict:
+    """Judge the bodies: by DuckDB's reader, and step by step where it does not take one, or sees no object whole."""
+    layout = plan.layout
+    table = f"{kind} {name}"
+    if not files:
+        return _judge(cursor, plan, f"{NO_SOURCE} WHERE false", table, name)
+    if not isinstance(layout, JsonLayout):
+        try:
+            return _judge(cursor, plan, source_sql(plan, files), table, name)
+        except _BODY_FAULTS as error:
+            raise StagingFailed(_cause(error)) from error
+    if any(begins_with_mark(file) for file in files):
+        raise UnreadableJson("a byte order mark")
+    try:
+        judgement = _judge(cursor, plan, source_sql(plan, files), table, name)
+    except _BODY_FAULTS:
+        pass
+    else:
+        if any(reason.startswith(NO_OBJECT) for reason in judgement.reasons):
+            raise UnreadableJson(NO_OBJECT)
+        if not any(reason.startswith(TORN) for reason in judgement.reasons):
+            return judgement
+    rows = pa.table({"raw": pa.array(torn_rows(layout, files), pa.string())})
+    view = f"torn_{name.replace('.', '_')}"
+    cursor.register(view, rows)
+    fields, fault = "CAST(NULL AS VARCHAR[])", "CAST(NULL AS VARCHAR)"
+    return _judge(cursor, plan, f"SELECT {fields} AS fields, raw, {fault} AS fault FROM {view}", table, name)
+
+
+def _judge(cursor: duckdb.DuckDBPyConnection, plan: Plan, source: str, table: str, name: str) -> Verdict:
     cursor.execute(f"CREATE OR REPLACE {table} AS {judged_sql(plan, source)}")
+    return verdict(cursor, name)
 
 
 def _cause(error: Exception) -> str:
     """What is wrong with the bodies, without file names and without the text of rows."""
     text = str(error)
-    if "top-level JSON array" in text:
-        return ARRAY_EXPECTED
-    place = re.search(r"at byte \d+ in record/value \d+: [\w ]+", text)
-    if "Malformed JSON" in text:
-        return f"JSON parse error: malformed JSON {place.group() if place else ''}".rstrip()
-    if "maximum_object_size" in text:
-        return "JSON parse error: one row is larger than the emulator reads"
     if "UTF-8" in text or "utf-8" in text or "unicode" in text.lower():
         return "the body is not valid UTF-8"
     return f"the body cannot be read: {type(error).__name__}"

@@ -35,14 +35,14 @@ from starrocks_emulator.tables.engine import Engine
 from starrocks_emulator.tables.judge import NO_SOURCE, TrackingLog, TrackingLogs, judged_sql
 from starrocks_emulator.tables.partitions import Opening, Values, needed, with_partitions
 from starrocks_emulator.tables.plan import Plan, PlanRejected, make_plan
+from starrocks_emulator.tables.reading import define_readers
 from starrocks_emulator.tables.sets import define_functions
-from starrocks_emulator.tables.staging import Ahead, Staged, StagingFailed, stage
+from starrocks_emulator.tables.staging import NO_ROWS, Ahead, Staged, StagingFailed, stage
 
-__all__ = ["CommitRejected", "Plan", "PlanRejected", "Store", "TableCounts", "TransactionRecord"]
+__all__ = ["NO_ROWS", "CommitRejected", "Plan", "PlanRejected", "Store", "TableCounts", "TransactionRecord"]
 
 _IN_ORDER = Shuffle()
 _ASKS_ALWAYS = Opening()
-NO_ROWS = "No rows were imported from upstream"
 _TOO_MANY_FILTERED = "abnormal data more than max filter rate"
 VirtualRows = Callable[[], Iterable[Mapping[str, Any]]]
 
@@ -118,6 +118,7 @@ class Store:
         with self._engine.writing, self._engine.cursor() as cursor:
             with self._engine.transaction(cursor):
                 define_functions(cursor)
+                define_readers(cursor)
                 self.registry = Registry(cursor)
                 self._committed = CommittedTransactions(cursor)
                 prepare_queue(cursor)

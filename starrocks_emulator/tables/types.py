@@ -7,7 +7,9 @@ into NULL when the text does not fit; the judge decides what a NULL means (wire 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from sqlglot import exp
 
@@ -27,6 +29,12 @@ _NESTED = {"ARRAY", "MAP", "STRUCT"}
 _FIXED_DECIMALS = {"DECIMAL32": 9, "DECIMAL64": 18, "DECIMAL128": 38}
 _NAMES = {"HLLSKETCH": "HLL", "INT128": "LARGEINT", "TEXT": "STRING", "BINARY": "VARBINARY", "TIMESTAMPTZ": "DATETIME"}
 
+_EXACT_DIGITS = 15
+"""So many digits of a number are the same after it was a double."""
+_PLAIN_NUMBER = r"0(\.0+)?|-?([1-9][0-9]{0,14}(\.[0-9]{1,17})?|0\.[0-9]*[1-9][0-9]*)([eE][+-]?[0-9])?"
+_PLAIN_TIME = r"[0-9]{4}-[0-9]{2}-[0-9]{2}([ T]([01][0-9]|2[0-3]):[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?)?"
+_WORDS = ("true", "false", "NaN", "nan", "Infinity", "inf")
+"""Texts that may have been no strings in a body."""
 _INTEGER_TEXT = r"\s*[+-]?[0-9]+(\.0*)?\s*"
 _NUMBER_TEXT = r"\s*[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?\s*"
 _TIME_TEXT = r"\s*[0-9]{4}[-/][0-9]{1,2}[-/][0-9]{1,2}([ T][0-9]{1,2}:[0-9]{1,2}(:[0-9]{1,2}(\.[0-9]{1,9})?)?)?\s*"
@@ -38,13 +46,23 @@ class UnsupportedType(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """One StarRocks type. `length` counts bytes (CHAR, VARCHAR, STRING, VARBINARY); `text` is what DDL says."""
+    """One StarRocks type. `length` counts bytes (CHAR, VARCHAR, STRING, VARBINARY); `text` is what DDL says.
+
+    `parts` are the element of an ARRAY, key and value of a MAP, and the fields of a STRUCT, which alone have names.
+    """
 
     name: str
     text: str
     length: int | None = None
     precision: int | None = None
     scale: int | None = None
+    parts: tuple[tuple[str, ColumnType], ...] = ()
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> ColumnType:
+        """The type that `dataclasses.asdict` took apart."""
+        parts = tuple((name, cls.from_plain(part)) for name, part in plain.get("parts", ()))
+        return cls(**{**plain, "parts": parts})
 
     @property
     def ddl(self) -> str:
@@ -134,6 +152,44 @@ class ColumnType:
             return f"CASE WHEN strlen({text}) <= {self.length} THEN encode({text}) END"
         return f"CASE WHEN strlen({text}) <= {self.length} THEN {text} END"
 
+    def plain_of(self, text: str) -> str:
+        """Of a JSON value's text the SQL expression for its value where it is a plain one, which the server takes as it
+        is; NULL for any other, which `reading` has to judge. A number's text has at most a double's digits."""
+        if self.name in _INTEGERS:
+            return f"CASE WHEN regexp_full_match({text}, '-?[0-9]{{1,38}}') THEN TRY_CAST({text} AS {self.duckdb}) END"
+        if self.name in _FLOATS:
+            return f"CASE WHEN regexp_full_match({text}, '{_PLAIN_NUMBER}') THEN TRY_CAST({text} AS {self.duckdb}) END"
+        if self.name == "DECIMAL":
+            whole, fraction = (self.precision or 0) - (self.scale or 0), self.scale or 0
+            pattern = f"-?[0-9]{{1,{max(whole, 1)}}}" + (f"(\\.[0-9]{{1,{fraction}}})?" if fraction else "")
+            short = f" AND strlen({text}) <= {_EXACT_DIGITS}" if (self.precision or 0) > _EXACT_DIGITS else ""
+            fits = f"regexp_full_match({text}, '{pattern}'){short}"
+            return f"CASE WHEN {fits} THEN TRY_CAST({text} AS {self.duckdb}) END"
+        if self.name in ("DATE", "DATETIME"):
+            return f"CASE WHEN regexp_full_match({text}, '{_PLAIN_TIME}') THEN TRY_CAST({text} AS {self.duckdb}) END"
+        if self.name == "BOOLEAN":
+            return (
+                f"CASE {text} WHEN 'true' THEN true WHEN '1' THEN true WHEN 'false' THEN false WHEN '0' THEN false END"
+            )
+        if self.name == "JSON":
+            return f"CASE WHEN strlen({text}) <= {MOST_BYTES} THEN CAST(json_shown({text}) AS JSON) END"
+        if self.name in _NESTED:
+            return "CAST(NULL AS JSON)"
+        if self.is_set:
+            return f"TRY_CAST({text} AS {self.duckdb})"
+        # What may have been a number, a truth value or a document, whose text is another than it was written.
+        doubtful = (
+            f"CASE WHEN {text} < ':' THEN regexp_full_match({text}, '-?[0-9]*[.eE].*|-[0IiNn].*|0|-?[0-9]{{16,}}') ELSE"
+            f" starts_with({text}, '[') OR starts_with({text}, '{{') OR {text} IN {_WORDS} END"
+        )
+        cut = f" AND NOT contains({text}, chr(0))" if self.name == "CHAR" else ""
+        kept = f"encode({text})" if self.name == "VARBINARY" else text
+        return f"CASE WHEN strlen({text}) <= {self.length} AND NOT {doubtful}{cut} THEN {kept} END"
+
+    def read_of(self, text: str) -> str:
+        """The SQL expression for the value of a text that `reading` made."""
+        return f"encode({text})" if self.name == "VARBINARY" else f"CAST({text} AS {self.duckdb})"
+
     def _json(self, text: str) -> str:
         """JSON in the server's own form, an empty text as an empty string; nested types as they come."""
         if self.name != "JSON":
@@ -175,20 +231,20 @@ def parse_type(kind: exp.DataType) -> ColumnType:
     if name == "VARBINARY":
         return ColumnType(name, "varbinary", length=numbers[0] if numbers else VARBINARY_BYTES)
     if name in _NESTED:
-        return ColumnType(name, _nested(name.lower(), kind.expressions))
+        return _nested(name, kind.expressions)
     raise UnsupportedType(f"Type {kind.sql(dialect='starrocks')} cannot be served by the emulator.")
 
 
-def _nested(name: str, parts: list[exp.Expr]) -> str:
+def _nested(name: str, expressions: list[exp.Expr]) -> ColumnType:
     """The server's spelling: a blank behind the comma between fields, none between the key and the value of a map."""
-    texts = [
-        f"{part.name} {parse_type(part.args['kind']).text}"
-        if isinstance(part, exp.ColumnDef)
-        else parse_type(part).text
-        for part in parts
+    parts = [
+        (part.name, parse_type(part.args["kind"])) if isinstance(part, exp.ColumnDef) else ("", parse_type(part))
+        for part in expressions
         if isinstance(part, (exp.ColumnDef, exp.DataType))
     ]
-    return f"{name}<{(',' if name == 'map' else ', ').join(texts)}>"
+    texts = [f"{field} {part.text}".lstrip() for field, part in parts]
+    text = f"{name.lower()}<{(',' if name == 'MAP' else ', ').join(texts)}>"
+    return ColumnType(name, text, parts=tuple(parts))
 
 
 def _text(name: str, length: int) -> ColumnType:

@@ -14,7 +14,7 @@ import pytest
 from starrocks_emulator.sql.session import QuerySession
 from starrocks_emulator.sql.statements import run
 from starrocks_emulator.tables.plan import PlanRejected
-from starrocks_emulator.tables.store import CommitRejected, Store
+from starrocks_emulator.tables.store import NO_ROWS, CommitRejected, Store
 from tests.support.store_setup import JSON_ARRAY, load, rows, with_tables
 
 JSON = {"format": "json"}
@@ -130,10 +130,12 @@ def test_where_leaves_rows_out_without_filtering(store: Store) -> None:
 @pytest.mark.parametrize(
     ("headers", "content", "cause"),
     [
-        (JSON_ARRAY, '[{"order_id":1,"customer_id":2},{', "malformed JSON"),
-        (JSON, '{"order_id":1,"customer_id":2},{"order_id":1}', "malformed JSON"),
-        (JSON_ARRAY, '{"order_id":1,"customer_id":2}', "should be array type"),
-        (JSON, '[{"order_id":1,"customer_id":2}]', "strip_outer_array=true"),
+        (JSON_ARRAY, '[{"order_id":1,"customer_id":2},{', NO_ROWS),
+        (JSON, '{"order_id":1,"customer_id":2},{"order_id":1}', NO_ROWS),
+        (JSON_ARRAY, '{"order_id":1,"customer_id":2}', NO_ROWS),
+        (JSON, '[{"order_id":1,"customer_id":2}]', NO_ROWS),
+        (JSON_ARRAY, b'\xef\xbb\xbf[{"order_id":1,"customer_id":2}]', NO_ROWS),
+        (JSON_ARRAY, '[{"order_id":1,"customer_id":2},1]', NO_ROWS),
         ({**CSV, "columns": "order_id,customer_id"}, b"1,\xff\n", "UTF-8"),
     ],
 )

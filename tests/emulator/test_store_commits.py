@@ -256,7 +256,7 @@ def test_upserts_and_deletes_agree_with_a_dictionary(transactions: list[list[tup
             for operations in transactions:
                 listed = []
                 for key, delete, value in operations:
-                    listed.append(order(key, value, __op="delete" if delete else 0))
+                    listed.append(order(key, value, __op=1 if delete else 0))
                     if delete:
                         expected.pop(key, None)
                     else:
