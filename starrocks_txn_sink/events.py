@@ -69,7 +69,8 @@ _ALL: Final = (
         None,
         """
         step.started step.completed request.started request.completed request.failed query.started query.progressed
-        query.idle query.ended source.lagged source.unknown server.measured tablets.measured
+        query.idle query.ended source.lagged source.unknown server.measured threads.measured
+        tablets.measured
         """,
     ),
 )

@@ -136,6 +136,10 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
     (
         "Open source transactions",
         (
+            Panel(
+                "Open loads, and how many fit",
+                [(f"max({metric(name)})", text) for name, text in (("open_loads", "open"), ("open_load_limit", "fit"))],
+            ),
             Panel("Open source transactions", [(f"sum({metric('open_source_transactions')})", "open")]),
             Panel("Age of the oldest", [(_OLDEST, "seconds")], "s"),
             Panel(

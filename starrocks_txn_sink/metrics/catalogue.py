@@ -146,6 +146,18 @@ METRICS = (
         ("database",),
     ),
     _gauge(
+        "open_loads",
+        "Loads that the StarRocks transactions of this driver's jobs have open at once, at most: one for each table of "
+        "the largest, and the sink's own. Each holds a thread of a backend. No series as above.",
+        ("database",),
+    ),
+    _gauge(
+        "open_load_limit",
+        "How many fit beside queries: beyond, micro-batches are split, and other writers of the server wait "
+        "(pipeline_connector_scan_thread_num_per_cpu, less one for each core).",
+        ("database",),
+    ),
+    _gauge(
         "tablet_rowsets",
         "The most rowsets that a tablet of the table has, asked every five minutes. No series as above.",
         ("table",),

@@ -15,6 +15,7 @@ Events of the sink on the driver, and their fields:
     query.started, query.progressed, query.idle, query.ended, assembler.counted: see `metrics.spark_progress`
     source.lagged       query, lags (by topic), partitions (rows)    source.unknown  query; see `metrics.source_lag`
     server.measured     database, room (TransactionRoom or None)
+    threads.measured    database, room (LoadRoom or None)
     tablets.measured    database, room (TabletRoom or None)
 
 Reports come before the receipts of the same micro-batch. Other events of `events.EVENTS` change no metric.
@@ -43,7 +44,7 @@ from starrocks_txn_sink.metrics.jobs import (
 from starrocks_txn_sink.metrics.series import History, HistorySlot, MetricValues
 from starrocks_txn_sink.metrics.source_lag import SourceLag
 from starrocks_txn_sink.metrics.spark_progress import QueryProgress
-from starrocks_txn_sink.sql.server_limits import TabletRoom, TransactionRoom
+from starrocks_txn_sink.sql.server_limits import LoadRoom, TabletRoom, TransactionRoom
 from starrocks_txn_sink.telemetry import Event, LatestValues
 from starrocks_txn_sink.writer.messages import LaneCost, LaneReport, LaneWork
 
@@ -66,6 +67,7 @@ class Model:
         self.rooms: LatestValues[str, tuple[TransactionRoom | None, float]] = LatestValues(
             JOBS
         )  # by database, and when
+        self.load_rooms: LatestValues[str, LoadRoom] = LatestValues(JOBS)  # by database
         self.tablet_rooms: LatestValues[str, TabletRoom] = LatestValues(JOBS)  # by database
         self.last_errors: dict[str, float] = {}
         self.last_violation = 0.0
@@ -352,6 +354,13 @@ class Model:
             "database_running_transactions", {name: float(room.running) for name, room in rooms.items()}
         )
         self.metrics.replace("database_transaction_limit", {name: float(own.limit) for name, own in rooms.items()})
+
+    def _on_threads_measured(self, fields: Mapping[str, Any], _: float) -> None:
+        self.load_rooms.pop(fields["database"], None)
+        if fields["room"] is not None:
+            self.load_rooms[fields["database"]] = fields["room"]
+        self.metrics.replace("open_loads", {name: float(room.loads) for name, room in self.load_rooms.items()})
+        self.metrics.replace("open_load_limit", {name: float(room.limit) for name, room in self.load_rooms.items()})
 
     def _on_tablets_measured(self, fields: Mapping[str, Any], _: float) -> None:
         room = fields["room"]

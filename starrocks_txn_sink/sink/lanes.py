@@ -46,7 +46,7 @@ from starrocks_txn_sink.options.without_effect import Circumstance
 from starrocks_txn_sink.protocol.label import Label, RetryPolicy, labels, roll_back, run
 from starrocks_txn_sink.protocol.ledger import Owner, fresh_tokens
 from starrocks_txn_sink.sink.failures import reason_of_task
-from starrocks_txn_sink.sink.open_loads import OPEN_LOADS
+from starrocks_txn_sink.sink.open_loads import OPEN_LOADS, server_of
 from starrocks_txn_sink.sink.spark_jobs import context_of, driver_addresses, task_slots
 from starrocks_txn_sink.sources.kafka.options import SPARK_READS
 from starrocks_txn_sink.sources.kafka.spark_reader import has_whole_partitions
@@ -323,7 +323,7 @@ class RoundRunner:
         known = self._resources.scan_threads
         threads = known.now(clock) if known is not None else GUESS
         own = sum((self._task.ownership is not None, options.receipts_log, options.quarantines))
-        server = ",".join(sorted(map(str, options.frontends)))
+        server = server_of(options)
         names = OPEN_LOADS.tables(server, job)
         if names is None:  # a new job may write all tables
             names = tables_of(options, clock) if known is not None else frozenset()

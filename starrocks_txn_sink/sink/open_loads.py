@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from starrocks_txn_sink.clock import Deadline
+from starrocks_txn_sink.options import SinkOptions
 
 _LOOK_SECONDS = 1.0
 """Between two looks at the deadline while others hold all of the room; who gives some back is heard at once."""
@@ -52,6 +53,11 @@ class OpenLoads:
         """The last label of the job had these tables, and one had so many loads, or should have had."""
         with self._changed:
             self._known[server, job] = tables, loads
+
+    def needed(self, server: str) -> int:
+        """The most loads that labels of all jobs have open at once."""
+        with self._changed:
+            return sum(loads for (name, _), (_, loads) in self._known.items() if name == server)
 
     def tables(self, server: str, job: str) -> frozenset[str] | None:
         """The tables of the job's last label; None for a new job."""
@@ -100,3 +106,13 @@ class Part:
 
 OPEN_LOADS = OpenLoads()
 """The parts of this process."""
+
+
+def server_of(options: SinkOptions) -> str:
+    """The name of a server among the parts."""
+    return ",".join(sorted(map(str, options.frontends)))
+
+
+def needed_loads(options: SinkOptions) -> int:
+    """The most loads that labels of this process's jobs have open at once on their server."""
+    return OPEN_LOADS.needed(server_of(options))

@@ -29,6 +29,7 @@ from starrocks_txn_sink.sink.batch_events import BatchOrigin, BatchTries, Endpoi
 from starrocks_txn_sink.sink.checkpoint import ProofLog, query_directory
 from starrocks_txn_sink.sink.events_writer import EventsWriter
 from starrocks_txn_sink.sink.failures import has_begun, wait_out
+from starrocks_txn_sink.sink.open_loads import needed_loads
 from starrocks_txn_sink.sink.projection import UNFILLED_DELETES, has_unfilled_deletes, is_marked
 from starrocks_txn_sink.sink.rows_writer import RowsWriter
 from starrocks_txn_sink.sink.schema.new_tables import LayoutOf, plain_layout
@@ -166,7 +167,8 @@ class StarRocksSink:
         self._runs: dict[str, JobRun] = {}  # by job: one sink may serve several queries
         self._jobs = SparkJobs()
         measures = options.query_url is not None and self._events.endpoint is not None
-        self._limits = ServerLimitsWatch(options, self._listener) if measures else None
+        loads = partial(needed_loads, options)
+        self._limits = ServerLimitsWatch(options, self._listener, loads=loads) if measures else None
         self.auditing = AuditWatch(audit, options, self._listener) if audit is not None else None
 
     def __getstate__(self) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any, Final
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
 from starrocks_txn_sink.errors import StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.sql import scan_threads
 from starrocks_txn_sink.sql.connection import LeaderConnection
 from starrocks_txn_sink.telemetry import Event, Listener
 
@@ -50,6 +51,14 @@ class TabletRoom:
     limit: int
 
 
+@dataclass(frozen=True, slots=True)
+class LoadRoom:
+    """Loads that labels of this driver's jobs have open at once, at most, and how many fit (`sql.scan_threads`)."""
+
+    loads: int
+    limit: int
+
+
 def measure_tablets(options: SinkOptions, clock: Clock) -> TabletRoom | None:
     """Ask for the tablets of the database; None if there are none. Raises StarRocksSinkError as `measure`."""
     connection, deadline = LeaderConnection(options), Deadline.after(_SECONDS, clock)
@@ -76,11 +85,24 @@ def measure(options: SinkOptions, clock: Clock) -> TransactionRoom | None:
     return TransactionRoom(sum(row.get("loadjobsourcetype") != _NOT_COUNTED for row in running), int(limits[0]))
 
 
-class ServerLimitsWatch:
-    """Emits `server.measured` and `tablets.measured` while micro-batches begin. An unpickled copy begins anew."""
+def _no_loads() -> int:
+    return 0
 
-    def __init__(self, options: SinkOptions, listener: Listener, clock: Clock | None = None) -> None:
-        self._made_of = options, listener
+
+class ServerLimitsWatch:
+    """Emits `server.measured`, `threads.measured` and `tablets.measured` while micro-batches begin.
+
+    `loads` tells how many loads the driver's jobs have open at once. An unpickled copy begins anew.
+    """
+
+    def __init__(
+        self,
+        options: SinkOptions,
+        listener: Listener,
+        clock: Clock | None = None,
+        loads: Callable[[], int] = _no_loads,
+    ) -> None:
+        self._made_of, self._loads = (options, listener, None, loads), loads
         self._options, self._listener, self._clock = options, listener, clock or SystemClock()
         self._not_before = self._tablets_not_before = 0.0
         self._thread: threading.Thread | None = None
@@ -105,6 +127,9 @@ class ServerLimitsWatch:
     def _measure(self, tablets: bool) -> None:
         place = {"database": self._options.database}
         self._listener(Event("server.measured", {**place, "room": self._ask(measure)}))
+        threads = scan_threads.measure(self._options, self._clock)
+        room = LoadRoom(self._loads(), threads.room) if threads.exact else None
+        self._listener(Event("threads.measured", {**place, "room": room}))
         if tablets:
             self._listener(Event("tablets.measured", {**place, "room": self._ask(measure_tablets)}))
 

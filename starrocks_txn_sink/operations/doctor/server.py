@@ -2,15 +2,21 @@
 
 import datetime
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
-from starrocks_txn_sink.errors import OptionError, QueryRefused
+from starrocks_txn_sink.clock import Deadline
+from starrocks_txn_sink.coordinator.table_room import SETTING, ScanThreads
+from starrocks_txn_sink.errors import OptionError, QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.http.transport import read_load_state
 from starrocks_txn_sink.operations.doctor.target import Finding, Severity, Target, Topic
 from starrocks_txn_sink.options.addresses import MIN_SERVER_VERSION, require_supported
-from starrocks_txn_sink.protocol.label import Label
+from starrocks_txn_sink.protocol.label import Label, LabelPrefix
+from starrocks_txn_sink.protocol.ledger import ListUnfinished
 from starrocks_txn_sink.protocol.wire import LabelState, Operation
-from starrocks_txn_sink.sql.connection import Row
+from starrocks_txn_sink.sql import scan_threads
+from starrocks_txn_sink.sql.connection import LeaderConnection, Row, SqlLedger
 
 CLOCK_TOLERANCE = 2.0
 """Seconds that clocks may differ: utc_timestamp() has whole seconds only."""
@@ -20,6 +26,11 @@ LEAST_LABELS = 1000
 
 _CONFIG = ("label_keep_max_second", "label_keep_max_num", "max_running_txn_num_per_db")
 _SAMPLE = 50
+_LIST_SECONDS = 12.0
+"""For the list of labels, asked in two ways of five seconds each."""
+_HELD = "While open loads hold all threads of a backend, commits, take-overs and information_schema wait."
+OWN_LOADS = 2
+"""Of a label for the sink's own tables: the ledger, and the receipts' log or the dead letters."""
 
 
 def check_version(target: Target) -> Iterator[Finding]:
@@ -95,9 +106,8 @@ def judge_clock(ahead: float, uncertain: float, whose: str, place: str = "") -> 
 
 def check_limits(target: Target) -> Iterator[Finding]:
     """Check label retention and the headroom for running transactions."""
-    sql = target.sql()
     try:
-        rows = sql.rows("ADMIN SHOW FRONTEND CONFIG")
+        rows = target.sql().rows("ADMIN SHOW FRONTEND CONFIG")
         config = {str(row["key"]): str(row["value"]) for row in rows if str(row.get("key")) in _CONFIG}
     except QueryRefused:
         yield Topic("server.limits").skip("ADMIN SHOW FRONTEND CONFIG needs OPERATE ON SYSTEM: limits are unknown")
@@ -107,10 +117,63 @@ def check_limits(target: Target) -> Iterator[Finding]:
     if target.checkpoint and age is None:
         yield Topic("checkpoint.age").skip("this machine sees no commit files of the checkpoint")
     database = target.require_database()
-    unfinished = "SELECT DISTINCT LABEL FROM information_schema.loads WHERE DB_NAME = %s AND STATE NOT IN (%s, %s)"
-    listed = sql.rows(unfinished, (database, "FINISHED", "CANCELLED"))
-    running = _count_running(target, database, [str(row["label"]) for row in listed])
-    yield judge_headroom(running, config)
+    yield from check_threads(target, database)
+    try:
+        labels = _unfinished(target, database)
+    except QueryRefused as refused:
+        yield Topic("transaction.headroom").skip(f"open labels cannot be listed: {refused.message}")
+        return
+    except StarRocksSinkError as error:
+        yield Topic("transaction.headroom").warning(error.message, _HELD, error.advice)
+        return
+    yield judge_headroom(_count_running(target, database, labels), config)
+
+
+class _EveryLabel(LabelPrefix):
+    """The labels of all writers."""
+
+    @property
+    def text(self) -> str:
+        return ""
+
+    def matches(self, label: str) -> bool:
+        return bool(label)
+
+
+def _unfinished(target: Target, database: str) -> Sequence[str]:
+    """Labels that have not ended, of all writers; raises QueryFailed if the list does not come in time."""
+    with closing(LeaderConnection(target.options)) as connection:
+        deadline = Deadline.after(_LIST_SECONDS, target.clock)
+        labels: Sequence[str] = SqlLedger(connection, database).execute(ListUnfinished(_EveryLabel("")), deadline)
+        return labels
+
+
+def check_threads(target: Target, database: str) -> Iterator[Finding]:
+    """Check how many tables a StarRocks transaction can have open (wire contract 4.16)."""
+    threads = scan_threads.measure(target.options, target.clock)
+    tables = len(scan_threads.tables_of(replace(target.options, database=database), target.clock))
+    yield judge_threads(threads, tables)
+
+
+def judge_threads(threads: ScanThreads, tables: int) -> Finding:
+    """Finding for the threads that open loads hold, for a job that writes all `tables` of the database; pure."""
+    check = Topic("backend.threads")
+    if not threads.exact:
+        return check.skip(f"{SETTING} and the backends' cores cannot be read: open loads are not counted exactly")
+    there = (
+        f"the smallest backend has {threads.count} threads for open loads, of which {threads.reserve} stay free for "
+        "queries"
+    )
+    needed = tables + OWN_LOADS
+    if needed > threads.room:
+        return check.warning(
+            f"A micro-batch with rows for all {tables} tables needs {needed} open loads; {there}.",
+            "The sink splits it into several StarRocks transactions, and a source transaction with rows for more than "
+            f"{threads.room - OWN_LOADS} tables ends the query (too_many_tables). All jobs and loads of the server "
+            "share these threads.",
+            f"Raise {SETTING} (now {threads.per_core}; it takes effect at once), to tables × jobs ÷ cores, and some.",
+        )
+    return check.good(f"{there}; a job with all {tables} tables needs {needed}")
 
 
 def _count_running(target: Target, database: str, labels: Sequence[str]) -> int:

@@ -57,6 +57,7 @@ def test_without_the_privilege_nothing_is_known(server: Emulator) -> None:
     watch._thread.join()
     assert [(event.name, event.fields["room"]) for event in events] == [
         ("server.measured", None),
+        ("threads.measured", None),
         ("tablets.measured", None),
     ]
 
@@ -77,7 +78,7 @@ def test_a_server_is_asked_once_a_minute_and_for_tablets_every_five() -> None:
     clock, events = ManualClock(), list[Event]()
     unreachable = SinkOptions(load_url="http://127.0.0.1:1", query_url="mysql://127.0.0.1:1", database="shop")
     watch = ServerLimitsWatch(unreachable, events.append, clock)
-    for seconds, count in ((0, 2), (1, 2), (58, 2), (2, 3), (60, 4), (178, 5), (60, 7)):
+    for seconds, count in ((0, 3), (1, 3), (58, 3), (2, 5), (60, 7), (178, 9), (60, 12)):
         clock.advance(seconds)
         watch.touch()
         for thread in threading.enumerate():
@@ -101,6 +102,20 @@ def test_what_the_page_and_the_metrics_say() -> None:
     model.record(Event("server.measured", {"database": "shop", "room": None}))
     assert health_status(model, 0.0, 60.0).light is Light.NONE
     assert model.metrics.total("database_transaction_limit") == 0
+
+
+def test_the_metrics_of_open_loads(server: Emulator) -> None:
+    events, model = list[Event](), Model(ManualClock())
+    watch = ServerLimitsWatch(options(server), events.append, loads=lambda: 9)
+    watch.touch()
+    assert watch._thread is not None
+    watch._thread.join()
+    for event in events:
+        model.record(event)
+    assert model.metrics.value("open_loads", "shop") == 9
+    assert model.metrics.value("open_load_limit", "shop") == 14
+    model.record(Event("threads.measured", {"database": "shop", "room": None}))
+    assert model.metrics.total("open_load_limit") == 0
 
 
 def test_the_metrics_of_tablets() -> None:

@@ -34,7 +34,7 @@ from starrocks_txn_sink.sink.schema.plan import SchemaChange
 from starrocks_txn_sink.sink.typed.tables import compare_columns, named_by_rows
 from starrocks_txn_sink.sql.audit import Auditor
 from starrocks_txn_sink.sql.connection import Answer
-from starrocks_txn_sink.sql.server_limits import TabletRoom, TransactionRoom
+from starrocks_txn_sink.sql.server_limits import LoadRoom, TabletRoom, TransactionRoom
 from starrocks_txn_sink.telemetry import Event
 from starrocks_txn_sink.writer.messages import LaneReport, LaneTrouble, LaneWork, attach_report
 from tests.support.log_records import records_of
@@ -274,6 +274,7 @@ def test_a_day_of_events_moves_every_metric(options: SinkOptions) -> None:
     lags = {"orders": SourceLag(7, 3.0)}
     record(Event("source.lagged", {"query": "q", "lags": lags, "partitions": {"0": 7}}))
     record(Event("server.measured", {"database": "shop", "room": TransactionRoom(3, 1000)}))
+    record(Event("threads.measured", {"database": "shop", "room": LoadRoom(9, 14)}))
     record(Event("tablets.measured", {"database": "shop", "room": TabletRoom({"items": 40}, 1000)}))
     snapshot = {"tables": 2, "over": 1, "text": "1 of 2 tables", "tables_over": ["public.items"]}
     record(Event("snapshot.progressed", {"job": "shop", **snapshot}))
