@@ -385,3 +385,27 @@ def test_several_clients_may_create_a_table_if_it_does_not_exist(client: Client)
 def test_a_session_may_choose_how_it_reads(client: Client, setting: str) -> None:
     """Wire contract 4.11, 10.11 [R: statements]."""
     assert client.server.sql(f"SET {setting}") == []
+
+
+def test_a_partition_that_is_not_open_fails_the_commit(client: Client, generation_b: None) -> None:  # noqa: ARG001
+    """Wire contract 4.17: the first table of a label cannot ask for one, and the commit says nothing of partitions."""
+    table, database = fresh("days"), client.server.database
+    client.server.sql(
+        f"CREATE TABLE {database}.{table} (id INT NOT NULL, d DATETIME NOT NULL) PRIMARY KEY(id, d) "
+        "PARTITION BY date_trunc('day', d) DISTRIBUTED BY HASH(id) BUCKETS 1 PROPERTIES ('replication_num' = '1')"
+    )
+    body = '[{"id": 1, "d": "2024-02-29 12:00:00"}]'
+
+    def commit() -> Reply:
+        label = client.begin()
+        client.loaded(label, table, body, strip_outer_array="true")
+        return client.commit(label)
+
+    refused = commit()
+    assert not refused.ok
+    assert "No rows were imported from upstream" in refused.json["Message"]
+    client.server.sql(
+        f"ALTER TABLE {database}.{table} ADD PARTITIONS START ('2024-02-29') END ('2024-03-01') EVERY (INTERVAL 1 DAY)"
+    )
+    assert [row[1] for row in client.server.sql(f"SHOW PARTITIONS FROM {database}.{table}")] == ["p20240229"]
+    assert commit().ok

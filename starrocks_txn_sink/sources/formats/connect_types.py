@@ -61,6 +61,10 @@ _NANOSECONDS: Final = (
 )
 _VARIABLE: Final = "the source's type has no scale: the text has all digits"
 _BASE64: Final = "the text is base64, as the converter writes bytes"
+_BYTES_AS_TEXT: Final = (
+    "the connector sends bytes as text: with binary.handling.mode base64 a large value that an update leaves unchanged "
+    "comes as NULL, so set binary.handling.mode to bytes"
+)
 _TOO_WIDE: Final = f"numbers with more digits than the {MOST_DIGITS} of a DECIMAL: the text has all of them"
 _NO_PRECISION: Final = "the schema does not say how many digits there are: StarRocks refuses longer numbers"
 
@@ -142,6 +146,8 @@ def _plain(name: str, field: Mapping[str, Any], kind: str) -> SourceColumn:
 
 def _text(name: str, field: Mapping[str, Any]) -> SourceColumn:
     source, length = source_type(field), _parameter(field, _SOURCE + "length")
+    if source == "BYTEA":  # of PostgreSQL alone, which leaves unchanged values out
+        return SourceColumn(name, TEXT, _BYTES_AS_TEXT)
     if field.get("name") or length is None or length < 1:  # the length of an ENUM is not that of its values
         return SourceColumn(name, TEXT, unlimited=source == "TEXT")
     if _CHARACTERS.fullmatch(source):

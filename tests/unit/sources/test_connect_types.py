@@ -102,6 +102,7 @@ def test_every_type_has_its_own_for_values_and_for_keys(of: Field, type_: str, k
         (decimal(4), "does not say how many digits"),
         (field("struct", DATA + "VariableScaleDecimal"), "has no scale"),
         (field("array", items=field("bytes")), "base64"),
+        (field("string", source_type="BYTEA"), "set binary.handling.mode to bytes"),
     ],
 )
 def test_a_type_that_is_not_the_closest_one_is_said(of: Field, note: str) -> None:
