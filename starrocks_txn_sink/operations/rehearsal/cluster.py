@@ -70,7 +70,7 @@ def check_create(stage: Stage) -> Evidence:
             refused = error.message
             stage.drop_made()
         else:
-            return as_expected(f"three tables, {replication or 'the default number of'} replica(s)")
+            return as_expected(f"four tables, {replication or 'the default number of'} replica(s)")
     return differs(f"refused: {refused}", f"Grant CREATE TABLE and DROP ON DATABASE {stage.database} to the user.")
 
 

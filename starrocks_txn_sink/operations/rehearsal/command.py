@@ -16,12 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from starrocks_txn_sink.errors import OptionError, StarRocksSinkError, printable
-from starrocks_txn_sink.operations.rehearsal import cluster, findings, reading, transactions
+from starrocks_txn_sink.operations.rehearsal import cluster, findings, reading, rejections, transactions, writers
 from starrocks_txn_sink.operations.rehearsal.findings import Check, Evidence, Result, Verdict
 from starrocks_txn_sink.operations.rehearsal.stage import MEGABYTES, TORN_SECONDS, Stage, Surprise, Terms
 from starrocks_txn_sink.options import command_line
 
-CHECKS: tuple[Check, ...] = (*cluster.CHECKS, *transactions.CHECKS, *reading.CHECKS)
+CHECKS: tuple[Check, ...] = (
+    *cluster.CHECKS,
+    *transactions.CHECKS,
+    *rejections.CHECKS,
+    *writers.CHECKS,
+    *reading.CHECKS,
+)
 """In order of dependence: the first checks create the tables that later checks use."""
 
 _NO_LOOK = Evidence(Verdict.NOT_SEEN, "the rehearsal ended before")

@@ -45,6 +45,7 @@ _COLUMNS = {
         "PRIMARY KEY (id)",
     ),
     "events": ("id BIGINT NOT NULL, note VARCHAR(32)", "DUPLICATE KEY (id)"),
+    "others": ("id BIGINT NOT NULL, note VARCHAR(32)", "DUPLICATE KEY (id)"),
     "filled": ("id BIGINT NOT NULL, n INT NOT NULL DEFAULT '7'", "PRIMARY KEY (id)"),
 }
 """Scratch tables: the columns, and the key."""
@@ -89,6 +90,7 @@ class Stage:
         self.committed: Label | None = None
         self.locked_reader: tuple[Auditor, int] | None = None
         self.left: list[str] = []
+        self.properties = ""  # of a new table's DDL
         self._made: list[str] = []
         self._made_database = False
         self.recorder = Recorder(self.options, self.job) if terms.record else None
@@ -185,11 +187,12 @@ class Stage:
         return [str(row["table_name"]) for row in tables]
 
     def create_all(self, replication: int | None) -> None:
-        properties = f' PROPERTIES ("replication_num" = "{replication}")' if replication else ""
+        if replication:
+            self.properties = f' PROPERTIES ("replication_num" = "{replication}")'
         for name, (columns, key) in _COLUMNS.items():
             self.drop_at_end(self.table(name))
             self.rows(
-                f"CREATE TABLE {self.full(name)} ({columns}) {key} DISTRIBUTED BY HASH (id) BUCKETS 1{properties}"
+                f"CREATE TABLE {self.full(name)} ({columns}) {key} DISTRIBUTED BY HASH (id) BUCKETS 1{self.properties}"
             )
 
     def drop_at_end(self, table: str) -> None:

@@ -1,10 +1,9 @@
 """Checks of one transaction: its loads, and the end of its label.
 
 Loads: accepted content, one load of a table at a time, order, bodies that break off. The end: answers about an ended
-label, rejected rows, long transactions, take-overs.
+label, long transactions, take-overs.
 """
 
-import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -37,6 +36,8 @@ LARGE_TEXT = 1_000_000
 _HELD_SECONDS = 1.0
 _ONE_AT_A_TIME = "the sink sends one load of a table at a time"
 _PAUSES = (0.2, 0.8, 3.2)  # seconds
+_REFUSED_BYTES = 200_000
+"""Of the load that is refused before its body is read: what is left of a smaller one may have come with the headers."""
 
 # --- loads ---
 
@@ -166,7 +167,7 @@ def _patiently(look: Callable[[Stage, float], Evidence]) -> Callable[[Stage], Ev
     return check
 
 
-@CHECKS.expects("load.busy", "A second load of a table meets TXN_IN_PROCESSING.", "2.5", "4.5")
+@CHECKS.expects("load.busy", "A second load of a table meets TXN_IN_PROCESSING, and can be repeated.", "2.5", "4.5")
 @_patiently
 def check_busy(stage: Stage, pause: float) -> Evidence:
     held_body = HeldBody(array({"id": 100, "note": "first"})[0])
@@ -175,19 +176,25 @@ def check_busy(stage: Stage, pause: float) -> Evidence:
         try:
             held_body.halfway.wait(_HELD_SECONDS)
             stage.clock.sleep(pause)
-            second = stage.load(label, "upserts", array({"id": 101, "note": "second"}))
+            second = stage.load(label, "upserts", array({"id": 101, "big": "x" * _REFUSED_BYTES}))
         finally:
             held_body.go.set()
         require(first.result(), "the load that was first")
         if second.status is not Status.TXN_IN_PROCESSING:
             return harmless(f"the second load was answered {reply_text(second)}", _ONE_AT_A_TIME)
-        outcome = stage.finish(label)
-    row_count = stage.count("upserts", 101, 101)
-    if row_count or outcome.status is not Status.OK:
+        try:
+            third = stage.load(label, "upserts", array({"id": 102, "big": "x" * _REFUSED_BYTES}))
+        except StarRocksSinkError as error:  # of the connection that the refused load has used
+            return differs(f"{reply_text(second)}; its repetition: {error.code}: {error.message[:160]}", REPORT)
+        outcome = stage.finish(label, third)
+    row_counts = stage.count("upserts", 101, 101), stage.count("upserts", 102, 102)
+    if row_counts != (0, 1) or outcome.status is not Status.OK:
         return differs(
-            f"refused as in processing, but then: {reply_text(outcome)}, {row_count} of its rows visible", REPORT
+            f"refused as in processing, but then: {reply_text(outcome)}; {row_counts[0]} rows of the refused load and "
+            f"{row_counts[1]} of its repetition are visible",
+            REPORT,
         )
-    return as_expected(f"{reply_text(second)}; nothing of it was taken")
+    return as_expected(f"{reply_text(second)}; nothing of it was taken, and its repetition was")
 
 
 @CHECKS.expects("load.order", "The last change of a key in a transaction counts.", "4.10")
@@ -325,52 +332,6 @@ def check_reuse(stage: Stage) -> Evidence:
     if free:
         return harmless("; ".join(free), "the sink takes a new label for every attempt")
     return as_expected("LABEL_ALREADY_EXISTS for a committed label, and for a rolled-back one")
-
-
-# --- rejected rows ---
-
-
-@CHECKS.expects("reject.bad_row", "A bad row fails the commit, and is counted and logged.", "4.9", "5.10", "7.5")
-def check_bad_row(stage: Stage) -> Evidence:
-    """Read the server's text about a filtered row, its count of such rows, and its log."""
-    with stage.transaction() as label:
-        stage.must_load(label, "filled", array({"id": 140, "n": 1}, {"id": 141, "n": None}))
-        reply = stage.commit(label)
-        if reply.status is Status.OK:
-            return differs("a NULL in a NOT NULL column was committed", REPORT)
-    row = stage.loads(label.name).get(stage.table("filled"), {})
-    filtered = int(row.get("filtered_rows") or 0)
-    lines = _tracking_lines(stage, str(row.get("tracking_sql") or ""))
-    summary = f"FILTERED_ROWS {filtered}, {lines} line(s) of log; {reply_text(reply)}"
-    error = refusals.commit_error(reply, label.name)
-    if not isinstance(error, errors.RowsRejected):
-        return differs(
-            summary, "Leave on_bad_rows=fail, and send this report: the sink does not read this text as bad rows."
-        )
-    if filtered != 1 or not lines:
-        return harmless(summary, "the error then names no reason, and the text alone proves the bad row")
-    return as_expected(summary)
-
-
-def _tracking_lines(stage: Stage, statement: str) -> int:
-    if not statement:
-        return 0
-    with contextlib.suppress(StarRocksSinkError):
-        return sum(bool(str(next(iter(row.values()), ""))) for row in stage.rows(statement))
-    return 0
-
-
-@CHECKS.expects("reject.empty", "An empty load fails the commit, and is no bad row.", "4.9")
-def check_empty(stage: Stage) -> Evidence:
-    with stage.transaction() as label:
-        stage.must_load(label, "upserts", array({"id": 150}))
-        reply = stage.finish(label, stage.load(label, "events", []))
-        if reply.status is Status.OK:
-            return harmless("it was committed", "the sink sends no empty load")
-    error = refusals.commit_error(reply, label.name)
-    if isinstance(error, errors.RowsRejected):
-        return harmless(f"{reply_text(reply)}: read as bad rows", "the sink sends no empty load")
-    return as_expected(reply_text(reply))
 
 
 # --- long transactions, take-over ---

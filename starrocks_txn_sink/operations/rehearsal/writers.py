@@ -1,0 +1,117 @@
+"""Checks of first loads by several writers at once, of the room for open loads, and of a partition that rows need."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+from starrocks_txn_sink.errors import QueryRefused, StarRocksSinkError
+from starrocks_txn_sink.operations.rehearsal.findings import Checks, Evidence, as_expected, differs, harmless
+from starrocks_txn_sink.operations.rehearsal.rejections import refusal
+from starrocks_txn_sink.operations.rehearsal.stage import Stage, array
+from starrocks_txn_sink.operations.rehearsal.transactions import REPORT
+from starrocks_txn_sink.protocol import label as protocol
+from starrocks_txn_sink.protocol.label import Label, RetryPolicy
+from starrocks_txn_sink.sql.scan_threads import measure
+
+CHECKS = Checks()
+
+_WRITERS, _ROUNDS = 4, 8
+"""A server that plans a table twice was seen to end one of 80 such transactions of three tables."""
+_MANY = 5_000
+"""Rows of a load that does not wait for its commit: a chunk of a backend has 4,096 (wire contract 4.17)."""
+
+
+@CHECKS.expects("load.first", "Writers that load a table at once lose no row that was answered OK.", "4.5")
+def check_first_loads(stage: Stage) -> Evidence:
+    """Several writers send the first load of each table of a label at the same time, as lanes without turns would."""
+    ended: Counter[str] = Counter()
+    with ThreadPoolExecutor(_WRITERS, "rehearsal") as pool:
+        for number in range(_ROUNDS):
+            first = 1_000 + number * _WRITERS
+            with stage.transaction() as label:
+                tries = [
+                    pool.submit(_first_loads, stage, label, key, shift)
+                    for shift, key in enumerate(range(first, first + _WRITERS))
+                ]
+                codes = [code for code in (writer.result() for writer in tries) if code]
+                if codes:
+                    ended.update(codes[:1])
+                    continue
+                stage.finish(label)
+            rows = [stage.count(table, first, first + _WRITERS - 1) for table in _TABLES]
+            if rows != [_WRITERS] * len(_TABLES):
+                return differs(f"{rows} of {_WRITERS} rows each are visible, and each load was answered OK", REPORT)
+    if not ended:
+        return as_expected(f"{_ROUNDS} transactions of {_WRITERS} writers, no row is missing")
+    codes_text = ", ".join(f"{code} ({count})" for code, count in sorted(ended.items()))
+    return harmless(
+        f"{ended.total()} of {_ROUNDS} transactions of {_WRITERS} writers were ended: {codes_text}",
+        "the sink's lanes take turns at a table, and begin again under a new label",
+    )
+
+
+_TABLES = ("upserts", "events", "others")
+
+
+def _first_loads(stage: Stage, label: Label, key: int, shift: int) -> str:
+    """Load a row into each table, each writer in another order; the code of an error, "" without one."""
+    for name in itertools.islice(itertools.cycle(_TABLES), shift % len(_TABLES), shift % len(_TABLES) + len(_TABLES)):
+        table = stage.table(name)
+        body, headers = array({"id": key, "note": "first"}), stage.options.load_headers(table)
+        try:
+            stage.run(protocol.load(label, table, body, headers, RetryPolicy(), stage.rng))
+        except StarRocksSinkError as error:
+            return error.code
+    return ""
+
+
+@CHECKS.expects("load.room", "The threads that hold a backend's open loads are known.", "4.16")
+def check_room(stage: Stage) -> Evidence:
+    """Ask as the sink does: each table of an open label holds a thread of its backend, and no label has more tables."""
+    threads = measure(stage.options, stage.clock)
+    what = (
+        f"room for {threads.room} open loads: the smallest backend has {threads.cores} cores, {threads.per_core} each"
+    )
+    if not threads.exact:
+        return harmless(
+            f"nobody answered; the sink assumes {what}",
+            "the sink bounds the tables of a label by that number; a source transaction over more of them needs more "
+            "threads (pipeline_connector_scan_thread_num_per_cpu of the backends)",
+        )
+    return as_expected(f"{what}, over all jobs", open_loads=float(threads.room))
+
+
+@CHECKS.expects("load.partition", "A load makes the partitions that its rows need.", "4.15", "4.17")
+def check_partition(stage: Stage) -> Evidence:
+    """A large load into a table with automatic partitions: without the rows' partition, and with it."""
+    table = stage.full("dated")
+    stage.drop_at_end(stage.table("dated"))
+    try:
+        stage.rows(
+            f"CREATE TABLE {table} (id BIGINT NOT NULL, day DATE NOT NULL) PRIMARY KEY (id, day) "
+            f"PARTITION BY date_trunc('day', day) DISTRIBUTED BY HASH (id) BUCKETS 1{stage.properties}"
+        )
+    except QueryRefused as error:
+        return harmless(f"the table was refused: {error.message[:160]}", "a table without partitions needs none")
+    refused = _load_day(stage, "2024-02-28")
+    if refused is None:
+        return as_expected(f"{_MANY} rows made theirs")
+    what = f"{refused.code}: {' '.join(refused.message.split()).replace(stage.job, 'job')[:120]}"
+    stage.rows(f"ALTER TABLE {table} ADD PARTITIONS START ('2024-02-29') END ('2024-03-01') EVERY (INTERVAL 1 DAY)")
+    if (again := _load_day(stage, "2024-02-29")) is not None:
+        return differs(f"{what}; with the partition made before: {again.code}", "Write no such table on this release.")
+    return harmless(
+        f"{what}; with the partition made before, it is committed",
+        "the sink makes the automatic partitions that its rows need before it loads; the frontend's "
+        "max_load_initial_open_partition_number has to be above a table's number of them, which doctor compares",
+    )
+
+
+def _load_day(stage: Stage, day: str) -> StarRocksSinkError | None:
+    """The error of a transaction with many rows of a day."""
+    with stage.transaction() as label:
+        stage.must_load(label, "dated", array(*({"id": number, "day": day} for number in range(_MANY))))
+        error, _ = refusal(stage, label)
+    return error
