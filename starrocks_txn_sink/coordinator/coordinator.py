@@ -331,7 +331,7 @@ class SharedTransactionCoordinator:
             except TooManyTables:
                 yield from roll_back(label)
                 raise
-        outcome = yield from commit_shared(label, contents, self.entries, fenced=self.fenced)
+        outcome = yield from commit_shared(label, contents, self.entries, attempts, fenced=self.fenced)
         recycled = stopped or any(share.left for share in lanes.shares)
         return contents.receipt(outcome, attempts, self.clock.wall(), recycled=recycled), stopped
 
@@ -430,7 +430,7 @@ def find_shared_partition(shares: Iterable[LaneShare]) -> str | None:
 
 
 def commit_shared(
-    label: str, contents: LabelContents, entries: Sequence[EntriesBuilder], *, fenced: bool
+    label: str, contents: LabelContents, entries: Sequence[EntriesBuilder], attempt: int = 1, *, fenced: bool
 ) -> Orders[Committed]:
     """Load the sink's own rows under `label`, check the owner (if `fenced`: there is a ledger), commit, and confirm.
 
@@ -438,7 +438,7 @@ def commit_shared(
     after OutcomeUnknown.
     """
     yield from _or_roll_back(label, _load_and_check(label, contents, entries, fenced))
-    outcome = yield model.CommitAction(label)
+    outcome = yield model.CommitAction(label, attempt)
     if isinstance(outcome, Unknown) and fenced:
         refusal = outcome.refusal
         outcome = yield model.RecoverAction(label, contents.position_spans())

@@ -426,10 +426,12 @@ class RecoverAction(_LabelAction):
     spans: tuple[PositionSpan, ...]
 
 
+@dataclass(frozen=True)
 class CommitAction(_LabelAction):
-    """Commit, and confirm that the rows are VISIBLE."""
+    """Commit, and confirm that the rows are VISIBLE; `attempt` counts the labels for the same rows, from 1."""
 
     phrase: ClassVar = "the commit"
+    attempt: int = 1
 
 
 class RollbackAction(_LabelAction):

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from starrocks_txn_sink.errors import TransportError
 from starrocks_txn_sink.protocol import ledger, refusals
 from starrocks_txn_sink.protocol.gate import Gate, ReadGate
-from starrocks_txn_sink.protocol.label import Label, LabelPrefix, Steps, Wait
+from starrocks_txn_sink.protocol.label import Label, LabelPrefix, StepResult, Steps, Wait
 from starrocks_txn_sink.protocol.ledger import DRIVER, Owner, Position, ReadOwner, check_owner
 from starrocks_txn_sink.protocol.wire import LabelState, Operation, Reply
 
@@ -121,17 +121,24 @@ def roll_back_until_confirmed(label: Label, rng: random.Random) -> Steps[LabelSt
 
     A committed label is left alone: some releases list each committed label as unfinished (wire contract 10.6). Only
     this state is believed without a rollback: it is durable, and any other one may be out of date or unregistered;
-    generation B answers UNKNOWN for every label before a commit with loads (wire contract 6.2).
+    generation B answers UNKNOWN for every label before a commit with loads (wire contract 6.2). It is asked for after
+    an OK, too: a commit may have ended meanwhile, and a new leader says OK for committed labels (10.5).
     """
-    answer = yield label.request(Operation.LOAD_STATE)
-    if isinstance(answer, Reply) and answer.state in (LabelState.COMMITTED, LabelState.VISIBLE):
-        return LabelState(answer.state)
+    if (state := _durable((yield label.request(Operation.LOAD_STATE)))) is not None:
+        return state
     for tries in itertools.count():
         answer = yield label.request(Operation.ROLLBACK)
         if isinstance(answer, Reply) and (ended := _end_of(answer)) is not None:
-            return ended
+            state = _durable((yield label.request(Operation.LOAD_STATE))) if ended is LabelState.ABORTED else None
+            return ended if state is None else state
         yield Wait(ledger.BACKOFF.seconds(tries, rng), f"label {label.name} being rolled back")
     raise AssertionError("The loop has no end of its own.")
+
+
+def _durable(answer: StepResult | None) -> LabelState | None:
+    """The state of a label that is committed; None for any other, and without an answer."""
+    committed = isinstance(answer, Reply) and answer.state in (LabelState.COMMITTED, LabelState.VISIBLE)
+    return answer.state if isinstance(answer, Reply) and committed else None
 
 
 def _end_of(reply: Reply) -> LabelState | None:

@@ -17,6 +17,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from starrocks_txn_sink import errors
@@ -267,10 +268,11 @@ class RetryPolicy:
     """How often the steps repeat requests; the micro-batch's deadline bounds them all.
 
     `commit_again` repeats a commit that the server does not know; without it the outcome is unknown, and the ledger
-    decides.
+    decides, `patience` seconds after the reply was lost.
     """
 
     commit_again: bool = True
+    patience: float = 0.0
     busy_tries: int = 60
     unknown_tries: int = 6
     backoff: Backoff = field(default_factory=Backoff)
@@ -338,16 +340,25 @@ def commit(label: Label, retry_policy: RetryPolicy, rng: random.Random) -> Steps
     return (yield from confirm(label, answer.txn_id, retry_policy, rng))
 
 
+class _Open(Enum):
+    """Why the outcome of a commit is not known yet."""
+
+    COMMITTING = "committing"  # the server's word that its answer is still to come
+    UNKNOWN = "unknown"
+
+
 def confirm(label: Label, txn_id: int | None, retry_policy: RetryPolicy, rng: random.Random) -> Steps[Outcome]:
     """Read the state of a label that may be committed, until it is VISIBLE or ABORTED.
 
     COMMITTED means wait: the commit is durable and will be published. UNKNOWN means that the commit has not reached the
-    transaction, or that the label is forgotten: the commit is repeated, which is harmless for a label of ours alone.
+    transaction, still runs, or that the label is forgotten: the commit is repeated, which is harmless for a label of
+    ours alone. "Already committing" means wait, too, until the deadline.
     PREPARE after an OK is the hole of generation B: the repeated commit is refused, by the server's own doing.
-    ABORTED is no proof: after a change of the leader a frontend reports it for committed labels (wire contract 10.5).
-    So with a ledger (without `commit_again`) the outcome is unknown, and the ledger decides.
+    ABORTED is no proof: after a change of the leader a frontend may report it for committed labels (wire contract
+    10.5). So with a ledger (without `commit_again`) the outcome is unknown, and the ledger decides; after a lost reply
+    `patience` seconds later, so that a commit may take longer than the wait for its reply.
     """
-    unknown = 0
+    unknown, waited = 0, 0.0
     for tries in range(_UNBOUNDED):
         state = _state((yield label.request(Operation.LOAD_STATE)))
         if state is LabelState.VISIBLE:
@@ -355,42 +366,75 @@ def confirm(label: Label, txn_id: int | None, retry_policy: RetryPolicy, rng: ra
         if state is LabelState.ABORTED:
             aborted = refusals.commit_error(_ROLLED_BACK, label.name)
             return Aborted(label.name, aborted) if retry_policy.commit_again else _unknown_outcome(label, aborted)
+        most = 4
         if state is not LabelState.COMMITTED and state is not None:
-            unknown += 1
             accepted = txn_id is not None
-            settled = (yield from _commit_again(label, accepted)) if retry_policy.commit_again else None
-            if settled is not None or unknown >= retry_policy.unknown_tries or not retry_policy.commit_again:
-                return settled or _unknown_outcome(label)
-        yield Wait(retry_policy.backoff.seconds(min(tries, 4), rng), f"label {label.name} becoming visible")
+            if not retry_policy.commit_again:
+                if accepted or waited >= retry_policy.patience:
+                    return _unknown_outcome(label)
+            elif isinstance(outcome := (yield from _commit_again(label, accepted, retry_policy, rng)), _Open):
+                unknown += outcome is _Open.UNKNOWN
+                if unknown >= retry_policy.unknown_tries:
+                    return _unknown_outcome(label)
+                most = 10
+            else:
+                return outcome
+        pause = retry_policy.backoff.seconds(min(tries, most), rng)
+        waited += pause
+        yield Wait(pause, f"label {label.name} becoming visible")
     return _unknown_outcome(label)
 
 
-def _commit_again(label: Label, accepted: bool) -> Steps[Outcome | None]:
-    """Repeat the commit of a label without a state; None while the outcome is open. `accepted`: it was answered OK."""
+def _commit_again(
+    label: Label, accepted: bool, retry_policy: RetryPolicy, rng: random.Random
+) -> Steps[Outcome | _Open]:
+    """Repeat the commit of a label without a state. `accepted`: it was answered OK."""
     answer = yield label.request(Operation.COMMIT)
-    if not isinstance(answer, Reply) or answer.status is Status.OK or _still_committing(answer):
-        return None
-    if "commit CANCELLED" in answer.message or "is aborting" in answer.message:  # a label may be called CANCELLED
-        return Aborted(label.name, refusals.commit_error(_ROLLED_BACK if accepted else answer, label.name))
-    return None
+    if not isinstance(answer, Reply):
+        return _Open.UNKNOWN
+    if _still_committing(answer):
+        return _Open.COMMITTING
+    if "commit CANCELLED" not in answer.message and "is aborting" not in answer.message:  # a label may be so called
+        return _Open.UNKNOWN
+    if (yield from _state_of(label, retry_policy, rng)) in _DURABLE:
+        return (yield from confirm(label, answer.txn_id, retry_policy, rng))
+    return Aborted(label.name, refusals.commit_error(_ROLLED_BACK if accepted else answer, label.name))
 
 
 def _after_refusal(label: Label, refusal: Reply, retry_policy: RetryPolicy, rng: random.Random) -> Steps[Outcome]:
     """The outcome of a commit that was answered FAILED: Aborted only if the label can be rolled back.
 
-    The commit may have taken effect all the same, for example when a proxy sends it a second time. After a change of
-    the leader the rollback of a visible label answers OK, and its state is ABORTED (wire contract 10.5). So with a
-    ledger (without `commit_again`) only the ledger shows that nothing is visible.
+    The commit may have taken effect all the same, for example when a proxy sends it a second time, or may still run.
+    After a change of the leader, or a restart, the rollback of a visible label answers OK; `get_load_state` says
+    VISIBLE then (wire contract 10.5). So it is asked after the rollback, until it answers. With a ledger (without
+    `commit_again`) only the ledger shows that nothing is visible, so one question will do.
     """
     error = refusals.commit_error(refusal, label.name)
     answer = yield label.request(Operation.ROLLBACK)
     ended = isinstance(answer, Reply) and refusals.is_rolled_back(answer)
-    state = LabelState.ABORTED if ended else _state((yield label.request(Operation.LOAD_STATE)))
-    if state in (LabelState.COMMITTED, LabelState.VISIBLE):
-        return (yield from confirm(label, refusal.txn_id, retry_policy, rng))
-    if state is LabelState.ABORTED and retry_policy.commit_again:
+    committing = isinstance(answer, Reply) and refusals.DURING_COMMITTING in answer.message
+    asking = _state_of(label, retry_policy, rng) if retry_policy.commit_again else _state_at_once(label)
+    state = yield from asking
+    if committing or state in _DURABLE:
+        outcome = yield from confirm(label, refusal.txn_id, retry_policy, rng)
+        return replace(outcome, refusal=error) if isinstance(outcome, Unknown) else outcome
+    if (ended or state is LabelState.ABORTED) and retry_policy.commit_again:
         return Aborted(label.name, error)
     return replace(_unknown_outcome(label, error), refusal=error)
+
+
+def _state_at_once(label: Label) -> Steps[LabelState | None]:
+    """The label's state; None without an answer."""
+    return _state((yield label.request(Operation.LOAD_STATE)))
+
+
+def _state_of(label: Label, retry_policy: RetryPolicy, rng: random.Random) -> Steps[LabelState | None]:
+    """The label's state, asked for until it is answered."""
+    for tries in itertools.count():
+        if (state := (yield from _state_at_once(label))) is not None:
+            return state
+        yield Wait(retry_policy.backoff.seconds(tries, rng), f"the state of label {label.name}")
+    raise AssertionError("The loop has no end of its own.")
 
 
 # --- 5. roll back ---
@@ -417,6 +461,7 @@ def roll_back(label: Label, retry_policy: RetryPolicy, rng: random.Random) -> St
 
 _UNBOUNDED = 1_000_000  # the deadline ends the loop, not a count
 _ROLLBACK_TRIES = 4
+_DURABLE = (LabelState.COMMITTED, LabelState.VISIBLE)
 _ROLLED_BACK = Reply(Status.FAILED, "the server rolled the transaction back after accepting the commit")
 
 

@@ -321,9 +321,11 @@ class Performer:
                 return self._load(label, action), self.deadline
             case model.CheckAction():
                 return self._ownership().check(label.name, self.rng), self.deadline
-            case model.CommitAction():
+            case model.CommitAction(_, attempt):
                 # A ledger decides whatever the server does not prove, for every writer that has one.
-                retry_policy = replace(self.retry_policy, commit_again=self.ownership is None)
+                # Else commits that always take longer than `read_timeout` would be rolled back for ever.
+                patience = self.options.read_timeout * (2.0 ** (attempt - 1) - 1.0)
+                retry_policy = replace(self.retry_policy, commit_again=self.ownership is None, patience=patience)
                 return protocol.commit(label, retry_policy, self.rng), self.deadline
             case model.RecoverAction(_, spans):
                 return self._ownership().recover(label.name, spans, self.rng), self.deadline

@@ -84,7 +84,8 @@ class Cluster:
         if reply is not None:
             self._reply(respond, reply)
             return
-        self.scheduler.after(self._rng.choice((0.005, 0.05, 0.3)), self._finish, label, fault, respond, self.restarts)
+        seconds = self._rng.choice((0.005, 0.05, 0.3)) if fault is not Fault.LENGTHY else self._rng.uniform(5.0, 40.0)
+        self.scheduler.after(seconds, self._finish, label, fault, respond, self.restarts)
 
     def _finish(self, label: str, fault: Fault | None, respond: Respond, restarts: int) -> None:
         self.server.now = self.scheduler.now

@@ -27,7 +27,7 @@ LATEST = 60.0  # a request that was given up may be executed so much later
 _ON_SERVER = {
     Operation.BEGIN: ("refused", "exists", "slow"),
     Operation.LOAD: ("busy", "refused", "backend", "limit", "slow", "foreign"),
-    Operation.COMMIT: ("refused", "rolled_back", "limit", "invisible", "slow", "failed_after", "foreign"),
+    Operation.COMMIT: ("refused", "rolled_back", "limit", "invisible", "slow", "failed_after", "foreign", "lengthy"),
     Operation.ROLLBACK: ("slow",),
     Operation.LOAD_STATE: (),
 }
@@ -116,9 +116,7 @@ class Network:
             self._trace.say(fiber.node.name, lambda: f"{shown(needed)} → {answer_of(answer)}")
             fiber.resume(answer)
 
-        commit = _is_commit(needed)
-        patience = fiber.left() if commit else min(READ_TIMEOUT, fiber.left())
-        self._scheduler.after(patience, respond, _lost(needed))
+        self._scheduler.after(min(READ_TIMEOUT, fiber.left()), respond, _lost(needed))
         return respond
 
     def _refusing(self, respond: Respond) -> Respond:

@@ -6,7 +6,18 @@ from dataclasses import dataclass, replace
 from random import Random
 
 WAY = ("not_sent", "lost_before", "lost_after", "late", "bad_reply")
-SERVER = ("busy", "refused", "backend", "limit", "exists", "rolled_back", "invisible", "slow", "failed_after")
+SERVER = (
+    "busy",
+    "refused",
+    "backend",
+    "limit",
+    "exists",
+    "rolled_back",
+    "invisible",
+    "slow",
+    "failed_after",
+    "lengthy",
+)
 OTHERS = "foreign"
 """Another client of the cluster rolls labels back."""
 NODES = (

@@ -19,7 +19,7 @@ from starrocks_txn_sink.errors import QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.http.transport import read_load_state, read_reply
 from starrocks_txn_sink.protocol.label import Label, RetryPolicy, Steps, Wait, begin, commit, load, roll_back
 from starrocks_txn_sink.protocol.turns import TurnRequest
-from starrocks_txn_sink.protocol.wire import Operation, Reply, Request, Status
+from starrocks_txn_sink.protocol.wire import LabelState, Operation, Reply, Request, Status
 from starrocks_txn_sink.sql.failures import may_pass, typed_error
 from tests.support import recordings
 
@@ -100,7 +100,8 @@ def _step(operation: Operation, reply: Reply) -> str:
         return f"{operation.value} again"
     if isinstance(needed, Request) and needed.operation is Operation.LOAD_STATE:
         return "confirm"
-    outcome = _after(steps, Reply(Status.OK))
+    _after(steps, Reply(Status.OK))
+    outcome = _after(steps, Reply(Status.OK, state=LabelState.UNKNOWN))
     return f"roll back, then {type(outcome.error).__name__}"
 
 

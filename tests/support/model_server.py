@@ -33,6 +33,7 @@ class Fault(Enum):
     EXISTS = "exists"  # begin: takes effect, but the answer is LABEL_ALREADY_EXISTS
     ROLLED_BACK = "rolled_back"  # commit: rolled back at last; generation B says OK to it all the same
     INVISIBLE = "invisible"  # commit: OK, but only COMMITTED until `publish`
+    LENGTHY = "lengthy"  # commit: takes longer than a client waits for its reply
     FOREIGN = "foreign"  # load, commit: another client rolls the label back just before
 
 
@@ -59,8 +60,9 @@ class Task:
     cause: str = ""  # of its end; none for a rollback
 
     def cancel(self, cause: str = "") -> None:
+        committed = self.state == "COMMITED" and self.fate in (LabelState.COMMITTED, LabelState.VISIBLE)
         self.state, self.cause = "CANCELLED", self.cause or cause
-        if self.fate is not LabelState.UNKNOWN:
+        if self.fate is not LabelState.UNKNOWN and not committed:
             self.fate = LabelState.ABORTED
 
 
@@ -117,7 +119,8 @@ class ModelServer:
     def restart(self, forget: bool) -> None:
         """The frontend starts again: each label is cancelled, committed ones too (wire contract 10.5).
 
-        With `forget`, what was live is unknown from now on.
+        What get_load_state says of committed ones stays, because it is in the journal. With `forget`, what was live is
+        unknown from now on.
         """
         for label, task in list(self.tasks.items()):
             live = task.state in _LIVE

@@ -78,6 +78,9 @@ def state(name: str) -> Reply:
     return Reply(Status.OK, state=LabelState[name])
 
 
+UNKNOWN = state("UNKNOWN")
+
+
 def committing(*answers: Reply | TransportError, retry_policy: RetryPolicy = RETRY_POLICY) -> tuple[Any, Server]:
     server = Server(*answers)
     return play(protocol.commit(LABEL, retry_policy, LongestWaits()), server), server
@@ -97,10 +100,11 @@ def test_an_outcome_carries_its_label_and_the_transaction_id_of_the_reply() -> N
 @pytest.mark.parametrize(
     "answers",
     [
-        (failed("no quorum"), OK),
+        (failed("no quorum"), OK, state("UNKNOWN")),
         (failed("no quorum"), LOST, state("ABORTED")),
-        (LOST, state("UNKNOWN"), failed("Can not commit CANCELLED transaction 7, label is L: no quorum")),
-        (LOST, state("UNKNOWN"), failed("Transaction 7 is aborting (reason: no quorum), label is L")),
+        (failed("no quorum"), OK, LOST, state("UNKNOWN")),
+        (LOST, UNKNOWN, failed("Can not commit CANCELLED transaction 7, label is L: no quorum"), UNKNOWN),
+        (LOST, UNKNOWN, failed("Transaction 7 is aborting (reason: no quorum), label is L"), UNKNOWN),
     ],
 )
 def test_an_aborted_commit_says_why(answers: tuple[Reply | TransportError, ...]) -> None:
@@ -270,7 +274,7 @@ def test_a_recorded_ok_without_a_quorum_is_the_servers_doing() -> None:
     """Wire contract 3.2: the hole of B, as a real frontend showed it."""
     scene = "no quorum of replicas"
     answers = _recorded("backends.json", *(f"{scene}: {name}" for name in ("commit", "state", "commit again")))
-    outcome, _ = committing(*answers)
+    outcome, _ = committing(*answers, state("PREPARE"))
     assert isinstance(outcome, Aborted)
     assert "after accepting the commit" in outcome.error.message
     assert "another client" not in outcome.error.message

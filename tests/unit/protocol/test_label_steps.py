@@ -48,6 +48,10 @@ def failed(text: str) -> Reply:
     return Reply(Status.FAILED, f"class com.starrocks.common.StarRocksException: {text}")
 
 
+COMMITTING = failed("Transaction 1 is already committing, label is L")
+DURING = failed("Can not abort transaction 1 during committing, label is L")
+
+
 def state(name: str) -> Reply:
     return Reply(Status.OK, state=LabelState[name])
 
@@ -100,6 +104,11 @@ def play(steps: Steps[Any], script: Script, seconds: float = 60.0) -> Any:
         ([NotSent("refused"), OK], ["UNKNOWN", "VISIBLE"], [OK], Committed),
         ([failed("Transaction 1 is already committing, label is L")], ["VISIBLE"], [OK], Committed),
         ([failed("cancel stream task for exception: no quorum")], ["UNKNOWN"], [OK], Aborted),
+        ([failed("no quorum")], ["VISIBLE"], [OK], Committed),  # the new leader's OK lies, and the state does not
+        ([failed("no quorum")], ["COMMITTED", "VISIBLE"], [OK], Committed),
+        ([LOST, failed("Can not commit CANCELLED")], ["UNKNOWN", "VISIBLE"], [OK], Committed),
+        ([LOST, *[COMMITTING] * 20, OK], [*["UNKNOWN"] * 21, "VISIBLE"], [OK], Committed),
+        ([failed("no quorum"), COMMITTING], ["UNKNOWN", "UNKNOWN", "VISIBLE"], [DURING], Committed),
         ([failed("cancel stream task for exception: no quorum")], ["ABORTED"], [LOST], Aborted),
         ([failed("no quorum")], ["VISIBLE"], [failed("Can not abort VISIBLE transaction 1")], Committed),
         ([failed("no quorum")], ["COMMITTED", "VISIBLE"], [LOST], Committed),
@@ -125,6 +134,22 @@ def test_with_a_ledger_a_refused_commit_is_settled_by_the_ledger(rollback: Any) 
     outcome = play(protocol.commit(LABEL, RetryPolicy(commit_again=False), random.Random(1)), script)
     assert isinstance(outcome, Unknown)
     assert "Can not commit CANCELLED" in str(outcome.refusal)
+
+
+def test_already_committing_is_waited_for_until_the_deadline() -> None:
+    """Wire contract 3.2: the server's word that its answer is still to come; it is no unknown outcome."""
+    script = Script(commit=[LOST, COMMITTING], get_load_state=[state("UNKNOWN")])
+    with pytest.raises(DeadlineExceeded):
+        outcome_of(script, seconds=1200)
+    assert script.asked.count(Operation.COMMIT) < 1200  # with growing pauses
+
+
+@pytest.mark.parametrize(("patience", "expected"), [(0.0, Unknown), (30.0, Committed)])
+def test_with_a_ledger_a_commit_may_take_longer_than_the_wait_for_its_reply(patience: float, expected: type) -> None:
+    states: list[Reply | TransportError] = [*[state("UNKNOWN")] * 10, state("VISIBLE")]
+    policy = RetryPolicy(commit_again=False, patience=patience)
+    steps = protocol.commit(LABEL, policy, random.Random(1))
+    assert type(play(steps, Script(commit=[LOST], get_load_state=states))) is expected
 
 
 def test_a_commit_takes_one_request_and_one_question_when_all_is_well() -> None:
@@ -157,7 +182,7 @@ def test_a_server_that_cannot_be_asked_is_asked_until_the_deadline() -> None:
     ],
 )
 def test_why_a_commit_failed(text: str, kind: type[StarRocksSinkError]) -> None:
-    outcome = outcome_of(Script(commit=[failed(text)], rollback=[OK]))
+    outcome = outcome_of(Script(commit=[failed(text)], rollback=[OK], get_load_state=[state("UNKNOWN")]))
     assert isinstance(outcome, Aborted)
     assert type(outcome.error) is kind
     assert "job-1" in str(outcome.error)
