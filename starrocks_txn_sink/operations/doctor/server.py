@@ -10,6 +10,7 @@ from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.coordinator.table_room import SETTING, ScanThreads
 from starrocks_txn_sink.errors import OptionError, QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.http.transport import read_load_state
+from starrocks_txn_sink.operations.doctor.libraries import version_numbers
 from starrocks_txn_sink.operations.doctor.target import Finding, Severity, Target, Topic
 from starrocks_txn_sink.options.addresses import MIN_SERVER_VERSION, require_supported
 from starrocks_txn_sink.protocol.label import Label, LabelPrefix
@@ -26,6 +27,14 @@ LEAST_LABELS = 1000
 
 _CONFIG = ("label_keep_max_second", "label_keep_max_num", "max_running_txn_num_per_db")
 _SAMPLE = 50
+
+_COMMITTED_LISTED = ((4, 1), (4, 1, 3))
+"""From the first release of 4.1 to the one that repairs #74386; which patch of 4.0 does is unknown (wire contract
+4.15)."""
+_LISTS_COMMITTED = (
+    "; before 4.1.3 information_schema.loads lists committed labels as open: `recover` and `status --load-url` leave "
+    "them out"
+)
 _LIST_SECONDS = 12.0
 """For the list of labels, asked in two ways of five seconds each."""
 _HELD = "While open loads hold all threads of a backend, commits, take-overs and information_schema wait."
@@ -47,7 +56,9 @@ def judge_version(version: str, *, unreleased: bool = False) -> Finding:
         return Topic("server.version").failure(
             error.message, "Older servers answer OK to failed loads and commits, and ignore rollbacks.", error.advice
         )
-    return Topic("server.version").good(f"StarRocks {version}")
+    number = version_numbers(version)
+    listed = _LISTS_COMMITTED if _COMMITTED_LISTED[0] <= number < _COMMITTED_LISTED[1] else ""
+    return Topic("server.version").good(f"StarRocks {version}{listed}")
 
 
 def judge_versions(rows: Sequence[Row], kind: str, *, unreleased: bool = False) -> Iterator[Finding]:

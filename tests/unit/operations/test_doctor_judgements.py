@@ -229,6 +229,14 @@ def test_a_server_of_an_old_release_among_new_ones_is_reported() -> None:
 
 
 @pytest.mark.parametrize(
+    ("version", "named"), [("4.1.1-ad83983", True), ("4.1.2", True), ("4.1.3", False), ("4.0.9", False)]
+)
+def test_a_release_that_lists_committed_labels_is_told_how_commands_leave_them_out(version: str, named: bool) -> None:
+    """Wire contract 4.15."""
+    assert ("--load-url" in server.judge_version(version).what) is named
+
+
+@pytest.mark.parametrize(
     ("version", "severity"),
     [("4.0.7", GOOD), ("4.1.2-ee", GOOD), ("4.0.6", FAILURE), ("4.1.0", FAILURE), ("3.5.3", FAILURE), ("x", FAILURE)],
 )
