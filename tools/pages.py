@@ -30,6 +30,7 @@ from starrocks_txn_sink.options.connectors import (
 )
 from starrocks_txn_sink.options.declarations import declarations
 from starrocks_txn_sink.rows.target import parse_type
+from starrocks_txn_sink.rows.values.rules import TABLE, Rule as ValueRule
 from starrocks_txn_sink.sink.typed.fit import Fit, fit
 from starrocks_txn_sink.sources.formats.connect_types import column_of
 from starrocks_txn_sink.spark_version import FEATURES, OLDEST
@@ -277,6 +278,24 @@ def source_types() -> str:
     return table("the source's type | column | in the key | remark", iter(rows))
 
 
+# --- docs/reference/values.md ---
+
+
+def values() -> str:
+    """What becomes of each kind of JSON value in each type of column."""
+    types: dict[int, list[str]] = {}
+    for name, rules_of_type in TABLE.items():
+        types.setdefault(id(rules_of_type), []).append(name)
+    rows = []
+    for names in types.values():
+        kinds: dict[ValueRule, list[str]] = {}
+        for kind, rule in TABLE[names[0]].items():
+            kinds.setdefault(rule, []).append(kind)
+        for rule, of in kinds.items():
+            rows.append((", ".join(names), ", ".join(of), rule.exact, rule.converted, rule.refused))
+    return table("column | JSON | sent as it is | converted | refused", iter(rows))
+
+
 # --- docs/reference/sync.md ---
 
 
@@ -333,6 +352,7 @@ PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
     **errors.PAGES,
     "docs/guides/types.md": {"types": types},
     "docs/reference/debezium-types.md": {"source-types": source_types},
+    "docs/reference/values.md": {"values": values},
     "docs/reference/sync.md": {"sync-settings": sync_settings},
 }
 """The generated parts of each page."""

@@ -67,8 +67,9 @@ class TargetType:
 class TargetColumn:
     """One column of a table.
 
-    `defaulted`: if a load does not name the column, the server fills it. `fixed`: the column is one of the table's key,
-    or its rows are sorted, spread or partitioned by it, so StarRocks does not change its type.
+    `defaulted`: if a load does not name the column, the server fills it, with the value or the function `default` if
+    there is one. `fixed`: the column is one of the table's key, or its rows are sorted, spread or partitioned by it, so
+    StarRocks does not change its type.
     """
 
     name: str
@@ -78,6 +79,7 @@ class TargetColumn:
     key: bool = False
     generated: bool = False
     fixed: bool = False
+    default: str | None = None
 
     @property
     def required(self) -> bool:
@@ -103,6 +105,7 @@ def _column(row: Sequence[object]) -> TargetColumn:
         key=str(key or "").upper() == "PRI",
         generated=bool(generation),
         fixed=bool(key),
+        default=None if default is None else str(default),
     )
 
 

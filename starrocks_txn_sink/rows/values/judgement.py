@@ -1,0 +1,137 @@
+"""Rows judged by the columns of their table, one by one: the oracle of the compiled loop, and the judge of odd rows."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Final
+from zoneinfo import ZoneInfo
+
+from starrocks_txn_sink.coordinator.model import SEPARATOR
+from starrocks_txn_sink.rows import columns
+from starrocks_txn_sink.rows.json_members import spans_of
+from starrocks_txn_sink.rows.target import TargetColumn
+from starrocks_txn_sink.rows.values.rules import TABLE, Unfit, Value, fitted
+
+_COMPUTED: Final = re.compile(r"(?i)\s*(current_timestamp\b.*|now\s*\(.*|uuid(_numeric)?\s*\(\s*\)\s*)")
+
+
+class UnfitColumn(Exception):
+    """A column's value that it would not keep; `reason` ends a sentence about the value."""
+
+    def __init__(self, column: str, reason: str) -> None:
+        super().__init__(column, reason)
+        self.column, self.reason = column, reason
+
+
+@dataclass(frozen=True)
+class RowRules:
+    """The columns of a table by which its rows are judged; times are written in `zone` (None: UTC).
+
+    A member without a column is no matter of this judgement, nor is a column that the server fills by itself.
+    """
+
+    columns: Mapping[str, TargetColumn]
+    zone: ZoneInfo | None = None
+    defaults: Mapping[str, str | None] = field(default_factory=dict)
+    """The JSON of a column's DEFAULT, None for one that only the server can compute."""
+
+    @classmethod
+    def of(cls, table: Iterable[TargetColumn], zone: ZoneInfo | None = None) -> RowRules:
+        """The rules of a table's columns, without those that are generated.
+
+        A BIGINT that is NOT NULL may be AUTO_INCREMENT (`target.may_count`): the server fills it, or says so.
+        """
+        known = {
+            column.name: replace(column, nullable=True) if column.required and column.type.name == "BIGINT" else column
+            for column in table
+            if not column.generated
+        }
+        defaults = {name: default_of(column) for name, column in known.items() if column.default is not None}
+        return cls(known, zone, defaults)
+
+    @cached_property
+    def needed(self) -> tuple[str, ...]:
+        """The columns that a row must not leave out: they would be NULL, in place of a DEFAULT or of an error."""
+        return tuple(name for name, column in self.columns.items() if name in self.defaults or column.required)
+
+    def fit(self, row: str) -> str:
+        """The row as it is sent; the very text if all values are kept as they are. Raises UnfitColumn.
+
+        Of a delete only the key counts; other values that would not fit become NULL, or the type's placeholder. Text
+        that is no JSON object stays as it is.
+        """
+        front = row[: row.startswith(SEPARATOR)]
+        text = row.removeprefix(SEPARATOR)
+        deletes = text.startswith(columns.DELETING)
+        try:
+            spans = [*spans_of(text)]
+        except (ValueError, IndexError):
+            return row
+        pieces, copied, seen = [front], 0, dict[str, Any]()
+        for name, value, start, end in spans:
+            raw = text[start:end]
+            new = self._value(name, value, raw, deletes)
+            if name in seen and name in self.columns:
+                raise UnfitColumn(name, "comes twice in a row, and only the first one is kept")
+            seen[name] = value
+            if new is not raw:
+                pieces += text[copied:start], new
+                copied = end
+        pieces.append(text[copied:])
+        whole = "".join(pieces) if copied else row
+        return whole if deletes else self._complete(whole, seen)
+
+    def _value(self, name: str, value: Any, raw: str, deletes: bool) -> str:
+        column = self.columns.get(name)
+        if column is None:
+            return raw
+        if value is None:
+            if column.nullable or (deletes and not column.key):
+                return raw
+            raise UnfitColumn(name, "is NULL, and the column is NOT NULL")
+        try:
+            return fitted(column.type, Value(value, raw, self.zone))
+        except Unfit as fault:
+            if deletes and not column.key:
+                return "null" if column.nullable else column.type.placeholder or raw
+            raise UnfitColumn(name, str(fault)) from None
+
+    def _complete(self, row: str, seen: Mapping[str, Any]) -> str:
+        """The row with the DEFAULTs of the columns that it leaves out."""
+        unchanged = seen.get(columns.UNCHANGED) or ()
+        missing = [name for name in self.needed if name not in seen and name not in unchanged]
+        if not missing:
+            return row
+        members = list[str]()
+        for name in missing:
+            default = self.defaults.get(name)
+            if default is None:
+                raise UnfitColumn(name, _MISSING if name in self.defaults else _REQUIRED)
+            members.append(f"{json.dumps(name, ensure_ascii=False)}:{default}")
+        front, rest = row[: row.index("{") + 1], row[row.index("{") + 1 :]
+        return f"{front}{','.join(members)}{',' if seen else ''}{rest}"
+
+
+_MISSING: Final = (
+    "is missing in a row, and becomes NULL and not its DEFAULT, which only the server computes: name the columns that "
+    "rows have in the property `columns` of the table, or write a value"
+)
+_REQUIRED: Final = "is missing in a row, and the column is NOT NULL without DEFAULT"
+
+
+def default_of(column: TargetColumn) -> str | None:
+    """The JSON of a column's DEFAULT; None for a function of the server's, and for a text that its type does not take.
+
+    information_schema shows a DEFAULT as a text, and a function by its name.
+    """
+    text = column.default
+    if text is None or _COMPUTED.fullmatch(text) or column.type.name not in TABLE:
+        return None
+    try:
+        return fitted(column.type, Value(text, json.dumps(text, ensure_ascii=False)))
+    except Unfit:
+        return None

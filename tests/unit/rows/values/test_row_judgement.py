@@ -1,0 +1,95 @@
+"""Rows judged by the columns of their table."""
+
+from __future__ import annotations
+
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from starrocks_txn_sink.rows.target import TargetColumn, parse_type
+from starrocks_txn_sink.rows.values.judgement import RowRules, UnfitColumn
+
+COLUMNS = (
+    TargetColumn("id", parse_type("int(11)"), nullable=False, key=True),
+    TargetColumn("n", parse_type("int(11)")),
+    TargetColumn("at", parse_type("datetime")),
+    TargetColumn("kind", parse_type("varchar(8)"), nullable=False, defaulted=True, default="new"),
+    TargetColumn("size", parse_type("smallint(6)"), defaulted=True, default="7"),
+    TargetColumn("twice", parse_type("bigint(20)"), generated=True),
+)
+RULES = RowRules.of(COLUMNS)
+WHOLE = ',{"id":1,"n":2,"at":"2024-02-29 12:34:56","kind":"a","size":3}'
+
+
+def fault(row: str, rules: RowRules = RULES) -> tuple[str, str]:
+    with pytest.raises(UnfitColumn) as refused:
+        rules.fit(row)
+    return refused.value.column, refused.value.reason
+
+
+def test_a_row_that_fits_is_the_very_text() -> None:
+    assert RULES.fit(WHOLE) is WHOLE
+
+
+def test_values_are_written_as_their_columns_keep_them() -> None:
+    row = ', {"id" : 1e2, "n":true , "at":"2024-02-29T12:34:56+01:00","kind":"a","size":null, "other":1.5}'
+    assert RULES.fit(row) == (', {"id" : 100, "n":1 , "at":"2024-02-29 11:34:56","kind":"a","size":null, "other":1.5}')
+
+
+def test_instants_are_written_in_the_zone_of_the_job() -> None:
+    rules = RowRules.of(COLUMNS, ZoneInfo("Asia/Shanghai"))
+    row = WHOLE.replace("2024-02-29 12:34:56", "2024-02-29T20:00:00.5Z")
+    assert '"2024-03-01 04:00:00.500000"' in rules.fit(row)
+    assert rules.fit(WHOLE) is WHOLE
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "column", "reason"),
+    [
+        ('"n":2', '"n":2.5', "n", "has a fraction, which is cut off"),
+        ('"id":1', '"id":null', "id", "is NULL, and the column is NOT NULL"),
+        ('"kind":"a"', '"kind":null', "kind", "is NULL, and the column is NOT NULL"),
+        ('"n":2', '"n":2,"n":3', "n", "comes twice in a row, and only the first one is kept"),
+        ('"kind":"a"', '"kind":"too long a text"', "kind", "has more than the 8 bytes of the column"),
+    ],
+)
+def test_the_first_column_that_would_not_keep_its_value_is_named(old: str, new: str, column: str, reason: str) -> None:
+    assert fault(WHOLE.replace(old, new)) == (column, reason)
+
+
+def test_a_column_with_a_default_gets_it_where_a_row_leaves_it_out() -> None:
+    assert RULES.fit(',{"id":1,"size":4}') == ',{"kind":"new","id":1,"size":4}'
+    assert RULES.fit(',{"id":1}') == ',{"kind":"new","size":"7","id":1}'
+    unchanged = ',{"id":1,"kind":"b","__starrocks_txn_sink_unchanged":["size"]}'
+    assert RULES.fit(unchanged) is unchanged
+
+
+@pytest.mark.parametrize("default", ["CURRENT_TIMESTAMP", "current_timestamp(6)", "now()", "uuid()", "no number"])
+def test_a_default_that_only_the_server_computes_is_not_made_up(default: str) -> None:
+    column = TargetColumn("v", parse_type("int(11)"), defaulted=True, default=default)
+    assert fault(',{"id":1}', RowRules.of((column,)))[1].startswith("is missing in a row, and becomes NULL")
+
+
+def test_a_row_without_a_column_that_needs_a_value_is_refused() -> None:
+    needed = TargetColumn("v", parse_type("varchar(9)"), nullable=False)
+    assert fault(',{"id":1}', RowRules.of((needed,)))[1].startswith("is missing in a row, and the column is NOT NULL")
+
+
+def test_a_bigint_that_may_count_rows_by_itself_is_not_missed() -> None:
+    """information_schema does not show AUTO_INCREMENT."""
+    rules = RowRules.of([TargetColumn("v", parse_type("bigint(20)"), nullable=False)])
+    for row in (',{"a":1}', ',{"v":null}'):
+        assert rules.fit(row) is row
+
+
+def test_only_the_key_of_a_delete_counts() -> None:
+    row = ',{"__op":1,"id":1,"n":2.5,"kind":"too long a text"}'
+    assert RULES.fit(row) == ',{"__op":1,"id":1,"n":null,"kind":""}'
+    assert fault(',{"__op":1,"id":1.5}')[0] == "id"
+    short = ',{"__op":1,"id":1}'
+    assert RULES.fit(short) is short
+
+
+@pytest.mark.parametrize("text", [',{"n":1.5', ",[1]", ',{"n":1.5} {}', ","])
+def test_a_text_that_is_no_object_is_another_checks_business(text: str) -> None:
+    assert RULES.fit(text) is text
