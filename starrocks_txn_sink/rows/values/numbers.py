@@ -43,7 +43,7 @@ class Digits:
         """The number, if it is whole and has at most 40 digits."""
         if self.exponent < 0 or self.whole_digits > 40:
             return None
-        number = int(self.digits or "0") * 10**self.exponent
+        number = int((self.digits or "0") + "0" * self.exponent)
         return -number if self.negative else number
 
     @property

@@ -37,7 +37,7 @@ def source(fields: dict[str, Field], keys: Sequence[str] = ("id",), name: str = 
 
 
 def column(name: str, kind: str, **more: bool) -> TargetColumn:
-    return TargetColumn(name, parse_type(kind), **{"nullable": not more.get("key", False), **more})
+    return replace(TargetColumn(name, parse_type(kind), nullable=not more.get("key", False)), **more)
 
 
 def plan(

@@ -54,10 +54,10 @@ def is_same(kind: TargetType, sent: str, kept: str) -> bool:
         midnight = "" if kind.name == "DATE" or len(value) > 10 else " 00:00:00"
         return as_time(value.replace("T", " ") + midnight) == as_time(kept)
     if kind.name in ("CHAR", "VARCHAR", "VARBINARY"):
-        return bytes.fromhex(kept).decode() == value
+        return bytes.fromhex(kept).decode() == str(value)
     if kind.name == "JSON":
-        return as_document(kept) == as_document(sent)
-    return as_document(kept.replace("'", ""), texts=True) == as_document(sent, texts=True)
+        return bool(as_document(kept) == as_document(sent))
+    return bool(as_document(kept.replace("'", ""), texts=True) == as_document(sent, texts=True))
 
 
 def as_time(text: str) -> str:
