@@ -13,7 +13,7 @@ setup: $(STAMP)
 DEMO := .venv-demo
 $(STAMP): LOCK := requirements.lock
 $(DEMO)/.installed: LOCK := requirements-demo.lock
-$(STAMP): requirements.lock pyproject.toml starrocks_txn_sink/__init__.py starrocks_txn_sink/compiled.c tools/compile.py
+$(STAMP): requirements.lock pyproject.toml starrocks_txn_sink/__init__.py $(wildcard starrocks_txn_sink/*.[ch]) tools/compile.py
 $(DEMO)/.installed: requirements-demo.lock
 $(STAMP) $(DEMO)/.installed:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -1,4 +1,4 @@
-"""Compiles `starrocks_txn_sink/compiled.c` when a wheel or an editable installation is built: hatchling's build hook.
+"""Compiles the loops in C (`starrocks_txn_sink/*.c`) when a wheel or an editable installation is built: hatchling's build hook.
 
 Without a C compiler, or with STARROCKS_TXN_SINK_PURE=1, the wheel is for every platform and has no compiled part. With
 it the wheel is for one platform and every Python: ctypes needs no header of Python's. CC names another compiler, and
@@ -13,6 +13,7 @@ import shlex
 import subprocess
 import sysconfig
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
         package = Path(self.root) / "starrocks_txn_sink"
         library = package / "_compiled.so"
         library.unlink(missing_ok=True)
-        fault = _compile(package / "compiled.c", library)
+        fault = _compile(sorted(package.glob("*.c")), library)
         if fault:
             self.app.display_warning(f"Building without the compiled loop, which is optional: {fault}")
             return
@@ -38,7 +39,7 @@ class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
         build_data["tag"] = f"py3-none-{_platform()}"
 
 
-def _compile(source: Path, library: Path) -> str:
+def _compile(sources: Sequence[Path], library: Path) -> str:
     """Compile; returns why that failed, or an empty text. Running processes keep the library that they have loaded."""
     if os.environ.get("STARROCKS_TXN_SINK_PURE") == "1":
         return "STARROCKS_TXN_SINK_PURE is 1"
@@ -47,7 +48,7 @@ def _compile(source: Path, library: Path) -> str:
         target = Path(folder) / library.name
         try:
             subprocess.run(
-                [*compiler, *FLAGS, "-o", str(target), str(source)], check=True, capture_output=True, text=True
+                [*compiler, *FLAGS, "-o", str(target), *map(str, sources)], check=True, capture_output=True, text=True
             )
         except OSError as error:
             return f"no C compiler ({error})"

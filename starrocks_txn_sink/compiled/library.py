@@ -88,6 +88,8 @@ _FUNCTIONS: Final[Functions] = {
     ),
     "convert": (_NUMBER, _REWRITE),
     "apply_rules": (_NUMBER, _REWRITE),
+    "fit": (_NUMBER, _REWRITE),
+    "misfits": (_NUMBER, (_POINTER, ctypes.c_int32, *[_POINTER] * 3, _NUMBER, _POINTER)),
     "avro": (_NUMBER, _REWRITE),
     "protobuf": (_NUMBER, _REWRITE),
     "new_shapes": (

@@ -45,6 +45,17 @@ class _Plan(ctypes.Structure):
     _fields_ = (("members", ctypes.c_void_p), ("count", ctypes.c_int64), ("only_named", ctypes.c_int64))
 
 
+class _ColumnRule(ctypes.Structure):
+    """The struct `ColumnRule` of compiled_values.c."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("name_size", ctypes.c_int64),
+        *((name, ctypes.c_int64) for name in ("kind", "number", "whole", "nullable", "needed")),
+        ("inner", ctypes.c_void_p),
+    )
+
+
 def _conversion(member: tuple[bytes, int, int, bool, bool]) -> _Conversion:
     name, *numbers = member
     return _Conversion(name, len(name), *numbers)
@@ -60,6 +71,9 @@ Conversions = Sequence[tuple[bytes, int, int, bool, bool]]
 
 Rules = Sequence[tuple[bytes, int, int, bytes, bytes]]
 """The members of rows: the name, the kind in compiled.c, its number, its text, and the new name with a colon."""
+
+ValueRule = tuple[int, int, int, bool, "ValueRule | None"]
+"""A rule of compiled_values.c: the kind, its number, `whole`, whether NULL is kept, and the rule of elements."""
 
 _Numbers = np.ndarray[Any, np.dtype[np.int32]]
 _JudgeRow = Callable[[int], bytes | None]
@@ -96,6 +110,50 @@ def _plans(
     )
     plan_array.members = members  # they live as long as what points to them
     return plan_array
+
+
+class ColumnRules:
+    """The rules of tables (`columns` of each, by name) for the loops that judge values."""
+
+    def __init__(self, tables: Sequence[Sequence[tuple[str, ValueRule, bool]]]) -> None:
+        self._kept: list[object] = []  # lives as long as what points to it
+        plans = [(self._array(columns), len(columns), sum(needed for *_, needed in columns)) for columns in tables]
+        self.plans: Any = (_Plan * len(plans))(
+            *(_Plan(ctypes.addressof(array), count, needed) for array, count, needed in plans)
+        )
+
+    def misfits(self, rows: pa.Array, tables: _Numbers) -> np.ndarray[Any, np.dtype[np.int64]] | None:
+        """The numbers of the rows that are not plainly kept; `tables` has each row's table, -1 for one without rules.
+
+        None as in `read_objects`.
+        """
+        if not is_available() or not len(rows) or rows.type not in TEXTS:
+            return None
+        bounds, data = bounds_of(rows), rows.buffers()[2]
+        if data is None:
+            return None
+        found = np.empty(len(rows), dtype=np.int64)
+        tables = np.ascontiguousarray(tables, dtype=np.int32)
+        place = bounds.ctypes.data, bounds.itemsize == 8, data.address, self.plans, tables.ctypes.data, len(rows)
+        return found[: library().txn_sink_misfits(*place, found.ctypes.data)]
+
+    def fit(self, rows: pa.Array, tables: _Numbers, judge: _JudgeRow) -> tuple[pa.Array, Bools] | None:
+        """The rows as their columns keep them, and which ones have such a form; see `convert_rows`."""
+        return _rewrite("fit", rows, self.plans, tables, judge)
+
+    def _array(self, columns: Sequence[tuple[str, ValueRule, bool]]) -> Any:
+        array = (_ColumnRule * len(columns))(*(self._rule(*column) for column in columns))
+        self._kept.append(array)
+        return array
+
+    def _rule(self, name: str, rule: ValueRule, needed: bool) -> _ColumnRule:
+        kind, number, whole, nullable, element = rule
+        text, inner = f'"{name}":'.encode(), None
+        if element is not None:
+            inner = self._rule("", element, False)
+            self._kept.append(inner)
+        address = None if inner is None else ctypes.addressof(inner)
+        return _ColumnRule(text, len(text), kind, number, whole, nullable, needed, address)
 
 
 class _AvroType(ctypes.Structure):

@@ -1,0 +1,100 @@
+"""Rows judged by the columns of their tables: the compiled loops for most of them, `RowRules` for the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from starrocks_txn_sink.compiled.rewrites import ColumnRules, ValueRule
+from starrocks_txn_sink.rows.segments import Bools
+from starrocks_txn_sink.rows.target import BITS, TargetType
+from starrocks_txn_sink.rows.values.judgement import RowRules, UnfitColumn
+from starrocks_txn_sink.rows.values.rules import DOCUMENT_BYTES, TABLE
+
+# The kinds of compiled_values.c; ASK leaves each value but NULL to Python.
+_ANY, _BOOLEAN, _INTEGER, _FLOATING, _DECIMAL, _DAY, _MOMENT, _TEXT, _CHAR, _DOCUMENT, _ARRAY, _ASK = range(12)
+_KINDS: Final = {
+    "BOOLEAN": _BOOLEAN,
+    **dict.fromkeys(BITS, _INTEGER),
+    **dict.fromkeys(("FLOAT", "DOUBLE"), _FLOATING),
+    "DECIMAL": _DECIMAL,
+    "DATE": _DAY,
+    "DATETIME": _MOMENT,
+    **dict.fromkeys(("VARCHAR", "STRING", "VARBINARY"), _TEXT),
+    "CHAR": _CHAR,
+    "JSON": _DOCUMENT,
+    "ARRAY": _ARRAY,
+}
+_FLOAT_BITS: Final = {"FLOAT": 32, "DOUBLE": 64}
+_NO_LIMIT: Final = 1 << 62
+
+
+@dataclass(frozen=True)
+class ValueJudge:
+    """Judges rows by the rules of their `tables`."""
+
+    tables: Sequence[RowRules]
+
+    def fit(self, rows: pa.Array, numbers: np.ndarray[Any, np.dtype[np.int32]]) -> tuple[pa.Array, dict[int, UnfitColumn]]:
+        """The rows as they are sent, and the faults of those that their tables would not keep, by the rows' numbers.
+
+        `numbers` has the table of each row, -1 for a row that is not judged. A row with a fault stays as it is.
+        """
+        faults: dict[int, UnfitColumn] = {}
+
+        def judge(number: int) -> bytes:
+            text: str = rows[number].as_py()
+            try:
+                return self.tables[numbers[number]].fit(text).encode()
+            except UnfitColumn as fault:
+                faults[number] = fault
+                return text.encode()
+
+        misfits = self._compiled.misfits(rows, numbers)
+        if misfits is None:
+            misfits = np.flatnonzero(numbers >= 0)
+        elif not len(misfits):
+            return rows, faults
+        odd: Bools = np.zeros(len(rows), dtype=bool)
+        odd[misfits] = True
+        fitted = self._compiled.fit(rows, np.where(odd, numbers, np.int32(-1)), judge)
+        if fitted is not None:
+            return fitted[0].cast(rows.type), faults
+        texts = [judge(number).decode() if is_odd else rows[number].as_py() for number, is_odd in enumerate(odd)]
+        return pa.array(texts, rows.type), faults
+
+    @cached_property
+    def _compiled(self) -> ColumnRules:
+        return ColumnRules([_columns_of(table) for table in self.tables])
+
+
+def _columns_of(table: RowRules) -> list[tuple[str, ValueRule, bool]]:
+    needed = {*table.needed}
+    return [
+        (name, _rule_of(column.type, column.nullable, utc=table.zone is None), name in needed)
+        for name, column in table.columns.items()
+    ]
+
+
+def _rule_of(kind: TargetType, nullable: bool, *, utc: bool) -> ValueRule:
+    if kind.name not in TABLE:
+        return _ANY, 0, 0, nullable, None
+    number, whole, element = 0, 0, None
+    if kind.name in ("CHAR", "VARCHAR", "STRING", "VARBINARY"):
+        number = _NO_LIMIT if kind.length is None else kind.length
+    elif kind.name == "JSON":
+        number = DOCUMENT_BYTES
+    elif kind.name == "DECIMAL":
+        number, whole = kind.scale, kind.precision - kind.scale
+    elif kind.name == "DATETIME":
+        whole = not utc
+    elif kind.name == "ARRAY":
+        element = _rule_of(kind.items[0][1], True, utc=utc)
+    else:
+        number = BITS.get(kind.name, _FLOAT_BITS.get(kind.name, 0))
+    return _KINDS.get(kind.name, _ASK), number, whole, nullable, element

@@ -1,0 +1,557 @@
+/* JSON rows judged by the columns of their tables, and rewritten where a value is to have another spelling (rows/values).
+
+   A value that is plainly kept is skipped or copied. One with a plain conversion is written in its new spelling. Everything
+   else ends the call, and Python judges the row: what is refused, and what is rare. Both agree on every value. */
+
+#include "compiled.h"
+
+#define MOST_COLUMNS 1024 /* of a table whose rows are judged here: as many bytes on the stack */
+#define MOST_PLAIN 17     /* significant digits of a number that is judged here: 10^17 is below 2^57 */
+#define MOST_POWER 22     /* 10^22 is the greatest power of 10 that a double has, and below 2^74 */
+
+/* What a column holds. `number` is the bits of an INTEGER, the decimals of a DECIMAL, or the most bytes of a TEXT, CHAR or
+   DOCUMENT; `whole` the digits of a DECIMAL in front of the point. Of an ARRAY the rule of its elements is `inner`. */
+enum { ANY = 0, BOOLEAN = 1, INTEGER = 2, FLOATING = 3, DECIMAL_NUMBER = 4, DAY = 5, MOMENT = 6, TEXTS = 7, CHARS = 8,
+       DOCUMENT = 9, ARRAY = 10, ASK = 11 };
+
+/* `name` is the text in front of a value as most rows write it: a quote, the name, a quote and a colon. A MOMENT with a zone
+   is written in UTC if `whole` is 0, and asked about otherwise. */
+typedef struct ColumnRule {
+    const char *name;
+    int64_t name_size;
+    int64_t kind, number, whole;
+    int64_t nullable; /* NULL is kept */
+    int64_t needed;   /* a row may not leave the column out */
+    const struct ColumnRule *inner;
+} ColumnRule;
+
+/* Where values go; `to` is NULL where they are judged alone. `changed`: one of them has another spelling. */
+typedef struct {
+    uint8_t *to;
+    int changed;
+} Output;
+
+static const double powers_of_10[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
+                                      1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
+
+/* The value from `start` to `end` as it is. */
+static inline Place keep(Place start, Place end, const Bounds *b, Output *output) {
+    if (output->to) output->to = copy(output->to, start, end - start, b->last);
+    return end;
+}
+
+/* `text` in place of the value that ends at `end`. */
+static inline Place replace(Place end, const char *text, int64_t size, Output *output) {
+    output->changed = 1;
+    if (output->to) {
+        memcpy(output->to, text, (size_t)size);
+        output->to += size;
+    }
+    return end;
+}
+
+/* Numbers. */
+
+/* A JSON number: `digits` from the first that is not 0, of which the last `zeros` are 0, times 10 to the `exponent`.
+   `mantissa` has all of them, if there are 19 at most. `decimals` are written behind the point. */
+typedef struct {
+    Place start, end;
+    uint64_t mantissa;
+    int64_t digits, zeros, exponent, decimals;
+    int negative, powered;
+} Number;
+
+static inline void take_digit(Number *number, uint8_t c) {
+    if (c == '0') {
+        if (number->digits) number->digits++, number->zeros++;
+    } else {
+        number->digits++;
+        number->zeros = 0;
+    }
+    if (number->digits <= 19) number->mantissa = number->mantissa * 10 + (uint64_t)(c - '0');
+}
+
+/* Read the number at `p`; 0 for none, and for an exponent of more than three digits. */
+static int read_number(Place p, const Bounds *b, Number *number) {
+    *number = (Number){.start = p};
+    if (at(p, b) == '-') {
+        number->negative = 1;
+        p++;
+    }
+    if (at(p, b) == '0') {
+        p++;
+    } else {
+        if (!is_digit(at(p, b))) return 0;
+        for (; is_digit(at(p, b)); p++) take_digit(number, *p);
+    }
+    if (at(p, b) == '.') {
+        Place point = p++;
+        if (!is_digit(at(p, b))) return 0;
+        for (; is_digit(at(p, b)); p++) take_digit(number, *p);
+        number->decimals = p - point - 1;
+        number->exponent = -number->decimals;
+    }
+    if ((at(p, b) | 0x20) == 'e') {
+        int negative = at(++p, b) == '-';
+        int64_t power = 0, size = 0;
+        if (negative || at(p, b) == '+') p++;
+        for (; is_digit(at(p, b)); p++, size++) power = power * 10 + (*p - '0');
+        if (!size || size > 3) return 0;
+        number->exponent += negative ? -power : power;
+        number->powered = 1;
+    }
+    number->end = p;
+    return 1;
+}
+
+typedef unsigned __int128 Wide;
+
+/* A normal, positive double times 10 to the `power`, rounded to an integer; -1 for the middle of two, and for a small one. */
+static int64_t scaled(double number, int power) {
+    uint64_t bits, fraction = (uint64_t)1 << 52;
+    memcpy(&bits, &number, sizeof bits);
+    int exponent = (int)(bits >> 52) - 1075;
+    Wide product = (bits & (fraction - 1)) | fraction;
+    for (; power > 19; power--) product *= 10;
+    product *= (uint64_t)powers_of_10[power]; /* up to 10^19 below 2^64 */
+    if (exponent >= 0) return exponent > 4 ? -1 : (int64_t)(product << exponent);
+    if (exponent < -126) return -1;
+    Wide half = (Wide)1 << (-exponent - 1), rest = product & ((half << 1) - 1);
+    if (rest == half) return -1;
+    return (int64_t)((product + half) >> -exponent);
+}
+
+/* The `n`th neighbour of a positive number among the doubles, or with `single` among the floats. */
+static double neighbour(double number, int n, int single) {
+    if (single) {
+        float near = (float)number;
+        uint32_t bits;
+        memcpy(&bits, &near, sizeof bits);
+        bits += (uint32_t)n;
+        memcpy(&near, &bits, sizeof bits);
+        return near;
+    }
+    uint64_t bits;
+    memcpy(&bits, &number, sizeof bits);
+    bits += (uint64_t)(int64_t)n;
+    memcpy(&number, &bits, sizeof bits);
+    return number;
+}
+
+/* Whether the binary number next to the mantissa divided by 10 to the `power`, or one of its neighbours, written with as many
+   digits is the number again: a farther one would not be either. */
+static int comes_back(uint64_t mantissa, int power, int single) {
+    double near = (double)mantissa / powers_of_10[power];
+    for (int n = 0; n < 3; n++) /* mostly the first one */
+        if (scaled(neighbour(near, n == 2 ? -1 : n, single), power) == (int64_t)mantissa) return 1;
+    return 0;
+}
+
+/* Whether a FLOAT (`single`) or DOUBLE gives back a number digit by digit; 0 also for one that is not judged here. */
+static int gives_back(const Number *number, int single) {
+    int64_t digits = number->digits - number->zeros, exponent = number->exponent + number->zeros;
+    int64_t whole = digits + exponent;
+    if (!digits) return 1;
+    if (single ? whole < -36 || whole > 37 : whole < -300 || whole > 300) return 0;
+    if (digits <= (single ? 6 : 15)) return 1;
+    if (digits > MOST_PLAIN || number->digits > 19 || exponent > 0 || exponent < -MOST_POWER) return 0;
+    uint64_t mantissa = number->mantissa;
+    for (int64_t n = 0; n < number->zeros; n++) mantissa /= 10;
+    return comes_back(mantissa, (int)-exponent, single);
+}
+
+static inline Place fit_truth(Place p, const Bounds *b, Output *output) {
+    Place end = *p == 't' ? skip_word(p, b, "true", 4) : skip_word(p, b, "false", 5);
+    return end ? replace(end, *p == 't' ? "1" : "0", 1, output) : NULL;
+}
+
+/* Whether `digits` digits behind a sign are an integer of the rule's bits. */
+static int is_in_range(const Number *number, int64_t bits) {
+    if (bits == 128) return number->digits <= 38;
+    if (number->digits > 19) return 0;
+    uint64_t most = ((uint64_t)1 << (bits - 1)) - !number->negative;
+    return number->mantissa <= most;
+}
+
+/* A text or a number in a column of integers; the number that a text has goes from `number->start` to `number->end`. */
+static Place fit_integer(Place p, const Bounds *b, const ColumnRule *rule, Output *output) {
+    Number number;
+    int text = *p == '"';
+    if (*p == 't' || *p == 'f') return fit_truth(p, b, output);
+    if (!read_number(p + text, b, &number) || number.powered) return NULL;
+    if (text && (number.decimals || at(number.end, b) != '"')) return NULL;
+    if (number.decimals) { /* zeros alone, or a fraction */
+        if (number.zeros < number.decimals && number.digits) return NULL;
+        Number whole;
+        Place point = number.end - number.decimals - 1;
+        if (!read_number(p, &(Bounds){point, b->last}, &whole) || !is_in_range(&whole, rule->number)) return NULL;
+        if (!whole.digits) return replace(number.end, "0", 1, output);
+        return replace(number.end, (const char *)p, point - p, output);
+    }
+    if (!is_in_range(&number, rule->number)) return NULL;
+    return keep(p, number.end + text, b, output);
+}
+
+static Place fit_boolean(Place p, const Bounds *b, Output *output) {
+    Number number;
+    Place end;
+    if (*p == 't' || *p == 'f') {
+        end = *p == 't' ? skip_word(p, b, "true", 4) : skip_word(p, b, "false", 5);
+        return end ? keep(p, end, b, output) : NULL;
+    }
+    if ((*p != '0' && *p != '1') || !read_number(p, b, &number) || number.end != p + 1) return NULL;
+    return keep(p, p + 1, b, output);
+}
+
+static Place fit_floating(Place p, const Bounds *b, const ColumnRule *rule, Output *output) {
+    Number number;
+    int text = *p == '"';
+    if (*p == 't' || *p == 'f') return fit_truth(p, b, output);
+    if (!read_number(p + text, b, &number) || (text && at(number.end, b) != '"')) return NULL;
+    if (!number.powered && !number.decimals && number.digits > 38) return NULL;
+    if (!gives_back(&number, rule->number == 32)) return NULL;
+    return keep(p, number.end + text, b, output);
+}
+
+static Place fit_decimal(Place p, const Bounds *b, const ColumnRule *rule, Output *output) {
+    Number number;
+    int text = *p == '"';
+    if (*p == 't' || *p == 'f') return fit_truth(p, b, output);
+    if (!read_number(p + text, b, &number) || (text && at(number.end, b) != '"')) return NULL;
+    if (number.digits > number.zeros) {
+        if (number.exponent + number.zeros < -rule->number) return NULL;
+        if (number.digits + number.exponent > rule->whole) return NULL;
+    }
+    if (number.powered || number.decimals <= rule->number) return keep(p, number.end + text, b, output);
+    if (!number.digits) return replace(number.end + text, text ? "\"0\"" : "0", text ? 3 : 1, output);
+    Place end = number.end;
+    while (end[-1] == '0') end--;
+    if (end[-1] == '.') end--;
+    replace(number.end, (const char *)p, end - p, output);
+    if (text && output->to) *output->to++ = '"';
+    return number.end + text;
+}
+
+/* Dates and times. */
+
+static inline int two_digits(Place p) { return is_digit(p[0]) && is_digit(p[1]) ? (p[0] - '0') * 10 + p[1] - '0' : -1; }
+
+static int is_day(int year, int month, int day) {
+    static const int8_t days[] = {31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
+    if (month < 1 || month > 12 || day < 1) return 0;
+    int leap = month == 2 && year && year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    return day <= days[month - 1] + leap;
+}
+
+/* A date, and for a MOMENT the time behind it; with a zone it becomes a time in UTC. */
+static Place fit_moment(Place p, const Bounds *b, const ColumnRule *rule, Output *output) {
+    Place start = p, fraction = NULL;
+    if (*p != '"' || b->end - p < 12) return NULL;
+    p++;
+    int century = two_digits(p), rest = two_digits(p + 2), month = two_digits(p + 5), day = two_digits(p + 8);
+    if (century < 0 || rest < 0 || p[4] != '-' || p[7] != '-' || !is_day(century * 100 + rest, month, day)) return NULL;
+    p += 10;
+    if (*p == '"') return keep(start, p + 1, b, output);
+    if (rule->kind == DAY) {
+        if (*p != 'Z' || at(p + 1, b) != '"') return NULL;
+        replace(p + 2, (const char *)start, 11, output);
+        if (output->to) *output->to++ = '"';
+        return p + 2;
+    }
+    if ((*p != ' ' && *p != 'T') || b->end - p < 10 || p[3] != ':' || p[6] != ':') return NULL;
+    int hour = two_digits(p + 1), minute = two_digits(p + 4), second = two_digits(p + 7), decimals = 0;
+    if (hour < 0 || hour > 23 || minute < 0 || minute > 59 || second < 0 || second > 59) return NULL;
+    p += 9;
+    if (*p == '.') {
+        fraction = ++p;
+        while (is_digit(at(p, b))) p++;
+        decimals = (int)(p - fraction);
+        if (!decimals || decimals > 30) return NULL;
+    }
+    if (at(p, b) == '"' && decimals <= 6) return keep(start, p + 1, b, output);
+    while (decimals && fraction[decimals - 1] == '0') decimals--;
+    int64_t minutes = 0;
+    if (decimals > 6) return NULL;
+    if (at(p, b) != '"') {
+        if (rule->whole) return NULL;
+        if (at(p, b) == 'Z') {
+            p++;
+        } else {
+            if (b->end - p < 7 || (*p != '+' && *p != '-') || p[3] != ':') return NULL;
+            int hours = two_digits(p + 1), more = two_digits(p + 4);
+            if (hours < 0 || hours > 18 || more < 0 || more > 59) return NULL;
+            int year = century * 100 + rest;
+            if (year < 2 || year > 9998) return NULL; /* the shifted time may be in no year */
+            minutes = (*p == '+' ? -1 : 1) * (hours * 60 + more);
+            p += 6;
+        }
+    }
+    if (at(p, b) != '"') return NULL;
+    output->changed = 1;
+    if (!output->to) return p + 1;
+    int64_t of_day = hour * 60 + minute + minutes, days = day_of(century * 100 + rest, month, day);
+    if (of_day < 0) days--, of_day += 1440;
+    if (of_day >= 1440) days++, of_day -= 1440;
+    uint8_t *to = output->to;
+    *to++ = '"';
+    if (minutes) {
+        to = put_date(to, days);
+    } else {
+        memcpy(to, start + 1, 10);
+        to += 10;
+    }
+    *to++ = ' ';
+    to = put_number(to, (uint64_t)of_day / 60, 2);
+    *to++ = ':';
+    to = put_number(to, (uint64_t)of_day % 60, 2);
+    *to++ = ':';
+    to = put_number(to, (uint64_t)second, 2);
+    if (decimals) {
+        *to++ = '.';
+        for (int n = 0; n < 6; n++) *to++ = n < decimals ? fraction[n] : '0';
+    }
+    *to++ = '"';
+    output->to = to;
+    return p + 1;
+}
+
+/* Texts and documents. */
+
+/* Whether a text has an escape that says more than its letter: of half of a pair, or of U+0000 in a CHAR. */
+static int has_odd_escape(Place p, Place end, int chars) {
+    for (; p + 5 < end; p++) {
+        if (*p != '\\') continue;
+        if (*++p != 'u') continue;
+        if ((p[1] | 0x20) == 'd' && p[2] >= '8') {
+            int high = p[2] < 'A' || (p[2] | 0x20) < 'c', low = 0;
+            if (high && p + 10 < end && p[5] == '\\' && p[6] == 'u' && (p[7] | 0x20) == 'd') low = (p[8] | 0x20) >= 'c';
+            if (!low) return 1;
+            p += 10;
+        }
+        if (chars && p[1] == '0' && p[2] == '0' && p[3] == '0' && p[4] == '0') return 1;
+    }
+    return 0;
+}
+
+/* A document as the text of its JSON, without blanks. */
+static Place fit_quoted(Place p, const Bounds *b, const ColumnRule *rule, Output *output) {
+    Place end = skip_value(p, b);
+    uint8_t *to = output->to;
+    int64_t size = 0;
+    int inside = 0;
+    if (!end) return NULL;
+    if (to) *to++ = '"';
+    for (; p < end; p++) {
+        uint8_t c = *p;
+        if (!inside && (c == ' ' || c == '\n' || c == '\r' || c == '\t')) continue;
+        size++;
+        if (to && (c == '"' || c == '\\')) *to++ = '\\';
+        if (to) *to++ = c;
+        if (inside && c == '\\') { /* what it escapes is copied along, also a quote */
+            c = *++p;
+            size++;
+            if (to && (c == '"' || c == '\\')) *to++ = '\\';
+            if (to) *to++ = c;
+        } else if (c == '"') {
+            inside = !inside;
+        }
+    }
+    if (size > rule->number) return NULL;
+    output->changed = 1;
+    if (to) {
+        *to++ = '"';
+        output->to = to;
+    }
+    return end;
+}
+
+static Place fit_text(Place p, const Bounds *b, const ColumnRule *rule, Output *output) {
+    Place end;
+    int escaped = 0;
+    switch (*p) {
+    case '"':
+        end = end_of_string(p + 1, b, &escaped);
+        if (!end || end - p - 1 > rule->number) return NULL;
+        if (escaped && has_odd_escape(p + 1, end, rule->kind == CHARS)) return NULL;
+        return keep(p, end + 1, b, output);
+    case 't':
+    case 'f':
+        end = *p == 't' ? skip_word(p, b, "true", 4) : skip_word(p, b, "false", 5);
+        if (!end || end - p > rule->number) return NULL;
+        return *p == 't' ? replace(end, "\"true\"", 6, output) : replace(end, "\"false\"", 7, output);
+    case '{':
+    case '[':
+        return fit_quoted(p, b, rule, output);
+    default:
+        end = skip_number(p, b);
+        return end && end - p <= rule->number ? keep(p, end, b, output) : NULL;
+    }
+}
+
+static Place fit_document(Place p, const Bounds *b, const ColumnRule *rule, Output *output) {
+    Place end = skip_value(p, b), start = p;
+    if (!end || end - p > rule->number) return NULL;
+    while (p < end) {
+        if (*p == '"') {
+            int escaped = 0;
+            Place close = end_of_string(p + 1, b, &escaped);
+            if (!close || (escaped && has_odd_escape(p + 1, close, 0))) return NULL;
+            p = close + 1;
+        } else if (*p == '-' || is_digit(*p)) {
+            Number number;
+            if (!read_number(p, b, &number)) return NULL;
+            int integer = !number.powered && !number.decimals && number.digits < 19;
+            if (!integer && !gives_back(&number, 0)) return NULL;
+            p = number.end;
+        } else {
+            p++;
+        }
+    }
+    return keep(start, end, b, output);
+}
+
+static Place fit_value(Place p, const Bounds *b, const ColumnRule *rule, Output *output);
+
+static Place fit_array(Place p, const Bounds *b, const ColumnRule *rule, Output *output) {
+    if (*p != '[') return NULL;
+    Place start = p; /* of what is to be copied */
+    p = skip_spaces(p + 1, b);
+    if (at(p, b) == ']') return keep(start, p + 1, b, output);
+    for (;;) {
+        if (p >= b->end) return NULL;
+        keep(start, p, b, output);
+        start = p = fit_value(p, b, rule->inner, output);
+        if (!p) return NULL;
+        p = skip_spaces(p, b);
+        if (at(p, b) == ']') return keep(start, p + 1, b, output);
+        if (at(p, b) != ',') return NULL;
+        p = skip_spaces(p + 1, b);
+    }
+}
+
+/* The place behind the value at `p`, which is written as its column keeps it; NULL where Python judges. */
+static inline Place fit_value(Place p, const Bounds *b, const ColumnRule *rule, Output *output) {
+    if (*p == 'n') {
+        Place end = rule->nullable ? skip_word(p, b, "null", 4) : NULL;
+        return end ? keep(p, end, b, output) : NULL;
+    }
+    switch (rule->kind) {
+    case ANY: {
+        Place end = skip_value(p, b);
+        return end ? keep(p, end, b, output) : NULL;
+    }
+    case BOOLEAN: return fit_boolean(p, b, output);
+    case INTEGER: return fit_integer(p, b, rule, output);
+    case FLOATING: return fit_floating(p, b, rule, output);
+    case DECIMAL_NUMBER: return fit_decimal(p, b, rule, output);
+    case DAY:
+    case MOMENT: return fit_moment(p, b, rule, output);
+    case TEXTS:
+    case CHARS: return fit_text(p, b, rule, output);
+    case DOCUMENT: return fit_document(p, b, rule, output);
+    case ARRAY: return fit_array(p, b, rule, output);
+    default: return NULL;
+    }
+}
+
+/* Rows. */
+
+#define OWN_OP "{\"__op\":1" /* begins a delete (rows/columns.py) */
+
+static const ColumnRule other_member = {.kind = ANY, .nullable = 1};
+
+/* The rule of the member whose name begins at `p`, and the place of its value; NULL for a name with an escape. */
+static inline const ColumnRule *rule_at(Place *p, const Bounds *b, const ColumnRule *rules, int64_t count, int64_t *next) {
+    if (*next < count) {
+        const ColumnRule *rule = &rules[*next];
+        if (b->end - *p > rule->name_size && !memcmp(*p, rule->name, (size_t)rule->name_size)) {
+            *p += rule->name_size;
+            *p = skip_spaces(*p, b);
+            return rule;
+        }
+    }
+    Place name, end, value;
+    int escaped = 0;
+    value = skip_name(*p, b, &name, &end, &escaped);
+    if (!value || escaped) return NULL;
+    *p = value;
+    for (int64_t n = 0; n < count; n++)
+        if (rules[n].name_size == end - name + 3 && !memcmp(rules[n].name + 1, name, (size_t)(end - name))) {
+            *next = n;
+            return &rules[n];
+        }
+    *next = count;
+    return &other_member;
+}
+
+/* Whether the row at `p` is one object whose values its table keeps; it is written behind `output->to`. 0 where Python judges. */
+static int fit_row(Place p, const Bounds *b, const Plan *table, Output *output) {
+    const ColumnRule *rules = table->members;
+    uint8_t seen[MOST_COLUMNS];
+    int64_t next = 0, needed = 0;
+    Place start = p;
+    if (table->count > MOST_COLUMNS) return 0;
+    memset(seen, 0, (size_t)table->count);
+    if (at(p, b) != SEPARATOR) return 0;
+    p = skip_spaces(p + 1, b);
+    if (at(p, b) != '{') return 0;
+    int deletes = b->end - p >= (int64_t)sizeof OWN_OP && !memcmp(p, OWN_OP, sizeof OWN_OP - 1);
+    p = skip_spaces(p + 1, b);
+    if (at(p, b) != '}') {
+        for (;;) {
+            int64_t expected = next;
+            const ColumnRule *rule = rule_at(&p, b, rules, table->count, &next);
+            if (!rule || p >= b->end) return 0;
+            if (rule != &other_member) {
+                if (seen[next]) return 0;
+                seen[next] = 1;
+                needed += rule->needed;
+                next++;
+            } else {
+                next = expected;
+            }
+            keep(start, p, b, output);
+            start = p = fit_value(p, b, rule, output);
+            if (!p) return 0;
+            p = skip_spaces(p, b);
+            if (at(p, b) == '}') break;
+            if (at(p, b) != ',') return 0;
+            p = skip_spaces(p + 1, b);
+        }
+    }
+    p = keep(start, skip_spaces(p + 1, b), b, output);
+    return p == b->end && (deletes || needed == table->only_named);
+}
+
+/* Write the numbers of the rows that are not plainly kept to `found`, and return how many there are. `tables` has the number of
+   each row's table among `plans`, -1 for one whose rows are not judged. Texts lie between `bounds` as in txn_sink_read. */
+int64_t txn_sink_misfits(const void *bounds, int32_t wide, const uint8_t *data, const Plan *plans, const int32_t *tables,
+                         int64_t rows, int64_t *found) {
+    const int32_t *narrow_bounds = bounds;
+    const int64_t *wide_bounds = bounds;
+    int64_t count = 0;
+#define BOUND(n) (wide ? wide_bounds[n] : (int64_t)narrow_bounds[n])
+    Place last = data + BOUND(rows) - 16;
+    for (int64_t row = 0; row < rows; row++) {
+        Bounds b = {data + BOUND(row + 1), last};
+        Output output = {NULL, 0};
+        if (tables[row] < 0) continue;
+        if (!fit_row(data + BOUND(row), &b, &plans[tables[row]], &output) || output.changed) found[count++] = row;
+    }
+#undef BOUND
+    return count;
+}
+
+static uint8_t *put_fitted(uint8_t *to, const uint8_t *most, Place p, const Bounds *b, const Plan *table, int *full) {
+    Output output = {to, 0};
+    /* Each byte of a document gets one more at most, and each other value ROOM_A_VALUE. */
+    *full = most - to < 2 * (b->end - p) + (table->count + 1) * ROOM_A_VALUE;
+    if (*full) return NULL;
+    return fit_row(p, b, table, &output) ? output.to : NULL;
+}
+
+/* Rewrite rows as their columns keep them (`rewrite`). */
+int64_t txn_sink_fit(const void *bounds, int32_t wide, const uint8_t *data, const Plan *plans, const int32_t *chosen,
+                     int64_t rows, uint8_t *to, int64_t room, int64_t *used, int32_t *ends, int64_t row) {
+    return rewrite(put_fitted, bounds, wide, data, plans, chosen, rows, to, room, used, ends, row);
+}

@@ -1,0 +1,165 @@
+"""The compiled loop judges and writes rows as `RowRules` does, and leaves few of them to it."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from starrocks_txn_sink.compiled.values import ValueJudge
+from starrocks_txn_sink.rows.target import TargetColumn, parse_type
+from starrocks_txn_sink.rows.values.judgement import RowRules, UnfitColumn
+from tests.support.depth import scaled
+
+RECORDED: dict[str, dict[str, Any]] = json.loads(
+    (Path(__file__).parents[3] / "contract" / "recordings" / "values-4.1.1.json").read_text(encoding="utf-8")
+)
+TYPES = [
+    "BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "LARGEINT", "FLOAT", "DOUBLE", "DECIMAL(10,2)", "DECIMAL(38,10)",
+    "DECIMAL(5,5)", "DATE", "DATETIME", "VARCHAR(10)", "VARCHAR(400)", "CHAR(5)", "VARBINARY(8)", "JSON", "ARRAY<INT>",
+    "ARRAY<VARCHAR(5)>", "ARRAY<ARRAY<DECIMAL(10,2)>>", "ARRAY<DATETIME>", "MAP<VARCHAR(10),INT>", "STRUCT<x INT>", "BITMAP",
+]  # fmt: skip
+VALUES = sorted({sent for values in RECORDED.values() for sent in values if "…" not in sent})
+
+pytestmark = pytest.mark.usefixtures("loop")
+
+
+def expected(rules: RowRules, row: str) -> tuple[str, UnfitColumn | None]:
+    try:
+        return rules.fit(row), None
+    except UnfitColumn as fault:
+        return row, fault
+
+
+def check(rules: RowRules, rows: list[str], kind: pa.DataType) -> None:
+    judge = ValueJudge([rules])
+    written, faults = judge.fit(pa.array(rows, kind), np.zeros(len(rows), np.int32))
+    assert written.type == kind
+    for number, (row, text) in enumerate(zip(rows, written.to_pylist(), strict=True)):
+        new, fault = expected(rules, row)
+        assert text == new, (rules.columns, row)
+        assert str(faults.get(number)) == str(fault), (rules.columns, row)
+
+
+def table(*types: str, **more: Any) -> RowRules:
+    return RowRules.of(TargetColumn(f"c{number}", parse_type(kind), **more) for number, kind in enumerate(types))
+
+
+@pytest.mark.parametrize("type_", TYPES)
+def test_each_recorded_value_is_judged_alike_in_each_type(type_: str) -> None:
+    rules = table(type_)
+    check(rules, [f',{{"c0":{value}}}' for value in VALUES], pa.string())
+    for value in VALUES:
+        check(rules, [f',{{"c0":{value}}}'], pa.large_string())
+    check(rules, [f',{{"c0" : [{value} ,null, {value}]  }}' for value in VALUES], pa.string())
+
+
+def random_number(rng: random.Random) -> str:
+    digits = "".join(rng.choices("0123456789", k=rng.choice((1, 2, 5, 9, 15, 16, 17, 18, 19, 20, 38, 39))))
+    text = digits.lstrip("0") or "0"
+    if rng.random() < 0.6:
+        place = rng.randint(0, len(text) - 1)
+        text = f"{text[:place] or '0'}.{text[place:]}"
+    if rng.random() < 0.2:
+        text += rng.choice(("e0", "E5", "e-7", "e+30", "e-330", "e1000", "e22", "e-22"))
+    if rng.random() < 0.4:
+        number = rng.choice((rng.random(), rng.gauss(0, 1e6), rng.random() * 10 ** rng.randint(-30, 30)))
+        text = rng.choice((repr(number), f"{number:.17g}", f"{float(np.float32(number)):.9g}", f"{number:.16g}"))
+    return rng.choice(("", "-")) + text.lstrip("-") if "inf" not in text else "1"
+
+
+def random_time(rng: random.Random) -> str:
+    year = rng.choice(("2024", "0000", "0001", "9999", "1900", "24"))
+    date = f"{year}-{rng.choice(('02', '12', '01', '13', '00'))}-{rng.choice(('29', '28', '01', '31', '00'))}"
+    clock = f"{rng.choice(('00', '23', '24', '12'))}:{rng.choice(('00', '59', '60'))}:{rng.choice(('00', '59', '61'))}"
+    fraction = rng.choice(("", "", ".1", ".123456", ".1234560", ".123456789", ".", ".000000000"))
+    zone = rng.choice(("", "", "Z", "+05:30", "-18:00", "+00:00", "+19:00", " UTC", " +01", "+0100", " Z"))
+    return f'"{date}{rng.choice((" ", "T", "T", ""))}{clock}{fraction}{zone}"' if rng.random() < 0.9 else f'"{date}{zone}"'
+
+
+def random_text(rng: random.Random) -> str:
+    letters = ("a", "ä", "😀", "\\n", '\\"', "\\\\", "\\u00e4", "\\u0000", "\\ud83d\\ude00", "\\ud83d", "\\ude00", "\\ud83dx", " ")
+    return f'"{"".join(rng.choices(letters, k=rng.randint(0, 8)))}"'
+
+
+def random_value(rng: random.Random, depth: int = 2) -> str:
+    ways = [random_number, random_time, random_text, lambda _: rng.choice(("true", "false", "null", "{}", "[]", "0", "1"))]
+    if depth and rng.random() < 0.25:
+        blank = rng.choice(("", " ", "\n"))
+        inner = [random_value(rng, depth - 1) for _ in range(rng.randint(0, 3))]
+        if rng.random() < 0.5:
+            return f"[{blank}{f'{blank},'.join(inner)}{blank}]"
+        pairs = (f'"{rng.choice("xXyab")}"{blank}:{value}' for value in inner)
+        return f"{{{blank}{f'{blank},'.join(pairs)}{blank}}}"
+    if rng.random() < 0.1:
+        return f'"{random_number(rng)}"'
+    return rng.choice(ways)(rng)
+
+
+def random_row(rng: random.Random, rules: RowRules) -> str:
+    blank = rng.choice(("", "", "", " "))
+    names = [*rules.columns] if rng.random() < 0.7 else rng.sample([*rules.columns, "other", "c\\u0030"], k=2)
+    members = [f'"{name}"{blank}:{blank}{random_value(rng)}' for name in names]
+    if rng.random() < 0.1:
+        members.insert(0, '"__op":1')
+    if rng.random() < 0.05:
+        members += [f'"__starrocks_txn_sink_unchanged":["{name}"]' for name in rules.columns]
+    row = f",{{{blank}{','.join(members)}{blank}}}"
+    if rng.random() < 0.05:
+        place = rng.randint(1, len(row))
+        row = row[:place] + rng.choice(('"', "}", "{", ",", "", "x")) + row[place + 1 :]
+    return row
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_rows_are_judged_alike(seed: int) -> None:
+    rng = random.Random(seed)
+    rows = scaled(3_000)
+    for type_ in TYPES:
+        column = TargetColumn("c0", parse_type(type_), nullable=rng.random() < 0.7, key=rng.random() < 0.5)
+        second = rng.choice(
+            (TargetColumn("c1", parse_type("INT"), defaulted=True, default="7"), TargetColumn("c1", parse_type("JSON")))
+        )
+        rules = RowRules.of((column, second))
+        check(rules, [random_row(rng, rules) for _ in range(rows // len(TYPES))], pa.string())
+
+
+PLAIN = {
+    "DOUBLE": ("1.5", "0.30000000000000004", "51.50740000000001", "1e5", '"2.5"', "17", "true"),
+    "FLOAT": ("1.5", "0.12345679", "16777216"),
+    "BIGINT": ("1", "-9223372036854775808", '"12"', "3.0", "false"),
+    "DECIMAL(20,4)": ("1.5000", '"12345.6789"', "1.23456789E4", '"1.500000"'),
+    "DATE": ('"2024-02-29"', '"2024-02-29Z"'),
+    "DATETIME": ('"2024-02-29 12:34:56.789"', '"2024-02-29T12:34:56Z"', '"2024-02-29T12:34:56.123456000000+05:30"'),
+    "VARCHAR(100)": ('"größe \\"1\\""', "\"\\ud83d\\ude00\"", "1.10", "true", '{"a": [1]}'),
+    "JSON": ('{"a":[1,2.5,"\\n",null]}', "12345678901234567", '"x"'),
+    "ARRAY<DATE>": ('["2024-02-29", null]', "[]", '["2024-02-29Z"]'),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("type_", PLAIN)
+def test_the_loop_judges_plain_values_by_itself(type_: str, monkeypatch: pytest.MonkeyPatch, loop: str) -> None:
+    if loop == "pure":
+        pytest.skip("the loop is the subject")
+    rules = table(type_)
+    texts = [f',{{"c0":{value}}}' for value in PLAIN[type_]]
+    new = [rules.fit(text) for text in texts]
+    monkeypatch.setattr(RowRules, "fit", lambda *_: pytest.fail("Python judged a row"))
+    written, faults = ValueJudge([rules]).fit(pa.array(texts), np.zeros(len(texts), np.int32))
+    assert (written.to_pylist(), faults) == (new, {})
+
+
+def test_rows_that_are_kept_are_the_very_array_and_rows_without_rules_pass() -> None:
+    judge = ValueJudge([table("INT"), table("DATE")])
+    rows = pa.array([',{"c0":1}', ',{"c0":"2024-02-29"}', ',{"c0":1.5}', ",no JSON"])
+    written, faults = judge.fit(rows, np.array([0, 1, -1, -1], np.int32))
+    assert written.equals(rows)
+    assert not faults
+    written, faults = judge.fit(rows.slice(1), np.array([0, 0, 0], np.int32))
+    assert written.to_pylist() == rows.to_pylist()[1:]
+    assert sorted(faults) == [0, 1]
