@@ -1,4 +1,4 @@
-"""Compiles the loops in C (`starrocks_txn_sink/*.c`) when a wheel or an editable installation is built: hatchling's build hook.
+"""Compiles the loops in C when a wheel or an editable installation is built: hatchling's build hook.
 
 Without a C compiler, or with STARROCKS_TXN_SINK_PURE=1, the wheel is for every platform and has no compiled part. With
 it the wheel is for one platform and every Python: ctypes needs no header of Python's. CC names another compiler, and

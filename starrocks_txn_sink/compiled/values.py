@@ -40,7 +40,9 @@ class ValueJudge:
 
     tables: Sequence[RowRules]
 
-    def fit(self, rows: pa.Array, numbers: np.ndarray[Any, np.dtype[np.int32]]) -> tuple[pa.Array, dict[int, UnfitColumn]]:
+    def fit(
+        self, rows: pa.Array, numbers: np.ndarray[Any, np.dtype[np.int32]]
+    ) -> tuple[pa.Array, dict[int, UnfitColumn]]:
         """The rows as they are sent, and the faults of those that their tables would not keep, by the rows' numbers.
 
         `numbers` has the table of each row, -1 for a row that is not judged. A row with a fault stays as it is.
@@ -50,10 +52,10 @@ class ValueJudge:
         def judge(number: int) -> bytes:
             text: str = rows[number].as_py()
             try:
-                return self.tables[numbers[number]].fit(text).encode()
+                text = self.tables[numbers[number]].fit(text)
             except UnfitColumn as fault:
                 faults[number] = fault
-                return text.encode()
+            return text.encode()
 
         misfits = self._compiled.misfits(rows, numbers)
         if misfits is None:

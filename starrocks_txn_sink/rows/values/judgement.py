@@ -6,9 +6,9 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import tzinfo
 from functools import cached_property
 from typing import Any, Final
-from zoneinfo import ZoneInfo
 
 from starrocks_txn_sink.coordinator.model import SEPARATOR
 from starrocks_txn_sink.rows import columns
@@ -35,12 +35,12 @@ class RowRules:
     """
 
     columns: Mapping[str, TargetColumn]
-    zone: ZoneInfo | None = None
+    zone: tzinfo | None = None
     defaults: Mapping[str, str | None] = field(default_factory=dict)
     """The JSON of a column's DEFAULT, None for one that only the server can compute."""
 
     @classmethod
-    def of(cls, table: Iterable[TargetColumn], zone: ZoneInfo | None = None) -> RowRules:
+    def of(cls, table: Iterable[TargetColumn], zone: tzinfo | None = None) -> RowRules:
         """The rules of a table's columns, without those that are generated.
 
         A BIGINT that is NOT NULL may be AUTO_INCREMENT (`target.may_count`): the server fills it, or says so.

@@ -11,8 +11,8 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import tzinfo
 from typing import Any, Final
-from zoneinfo import ZoneInfo
 
 from starrocks_txn_sink.rows.json_members import Number, elements_of, spans_of
 from starrocks_txn_sink.rows.target import BITS, TargetType
@@ -34,7 +34,7 @@ class Value:
 
     value: Any
     raw: str
-    zone: ZoneInfo | None = None
+    zone: tzinfo | None = None
 
 
 Fit = Callable[[TargetType, Value], str]
@@ -164,7 +164,7 @@ def _datetime(_: TargetType, value: Value) -> str:
     return _time_text(plain_time, value)
 
 
-def _time_text(read: Callable[[str, ZoneInfo | None], str], value: Value) -> str:
+def _time_text(read: Callable[[str, tzinfo | None], str], value: Value) -> str:
     try:
         text = read(value.value, value.zone)
     except NoTime as fault:

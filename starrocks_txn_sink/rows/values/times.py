@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from datetime import date, datetime, timedelta, timezone
+from datetime import date, datetime, timedelta, timezone, tzinfo
 from typing import Final
-from zoneinfo import ZoneInfo
 
 _PLAIN_DATE: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _PLAIN_TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d{1,6})?", re.ASCII)
@@ -22,7 +21,7 @@ class NoTime(ValueError):
     """The end of a sentence: what is wrong with a text."""
 
 
-def plain_date(text: str, zone: ZoneInfo | None) -> str:
+def plain_date(text: str, zone: tzinfo | None) -> str:
     """The date as YYYY-MM-DD; raises NoTime for one with a time of the day, or none."""
     if _PLAIN_DATE.fullmatch(text):
         _check(int(text[:4]), int(text[5:7]), int(text[8:]))
@@ -33,7 +32,7 @@ def plain_date(text: str, zone: ZoneInfo | None) -> str:
     return moment[:10]
 
 
-def plain_time(text: str, zone: ZoneInfo | None) -> str:
+def plain_time(text: str, zone: tzinfo | None) -> str:
     """The date, and its time if it has one, without a zone; raises NoTime."""
     if _PLAIN_DATE.fullmatch(text) or _PLAIN_TIME.fullmatch(text):
         _check(int(text[:4]), int(text[5:7]), int(text[8:10]))
@@ -43,7 +42,7 @@ def plain_time(text: str, zone: ZoneInfo | None) -> str:
     return _moment(text, zone)
 
 
-def _moment(text: str, zone: ZoneInfo | None) -> str:
+def _moment(text: str, zone: tzinfo | None) -> str:
     match = _TEXT.fullmatch(text)
     if match is None:
         raise NoTime("is no date or time of the years 0 to 9999, with four digits for the year")
@@ -66,7 +65,7 @@ def _moment(text: str, zone: ZoneInfo | None) -> str:
     return f"{clock}.{fraction.ljust(6, '0')}" if fraction else clock
 
 
-def _in_zone(moment: tuple[int, ...], name: str, zone: ZoneInfo | None) -> tuple[int, ...]:
+def _in_zone(moment: tuple[int, ...], name: str, zone: tzinfo | None) -> tuple[int, ...]:
     """The same instant in the job's zone, UTC without one."""
     if name in ("Z", "UTC") and zone is None:
         return moment

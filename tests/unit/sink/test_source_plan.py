@@ -37,7 +37,8 @@ def source(fields: dict[str, Field], keys: Sequence[str] = ("id",), name: str = 
 
 
 def column(name: str, kind: str, **more: bool) -> TargetColumn:
-    return replace(TargetColumn(name, parse_type(kind), nullable=not more.get("key", False)), **more)
+    words: dict[str, Any] = {"nullable": not more.get("key", False), **more}
+    return TargetColumn(name, parse_type(kind), **words)
 
 
 def plan(
