@@ -18,6 +18,7 @@ import duckdb
 
 from starrocks_emulator.tables.catalog import Column, literal, quote
 from starrocks_emulator.tables.mapping import OP_COLUMN, field_name
+from starrocks_emulator.tables.partitions import OUT_OF_RANGES, Bounds
 from starrocks_emulator.tables.plan import JsonLayout, Plan
 from starrocks_emulator.tables.reading import Field, Reader
 from starrocks_emulator.tables.types import ColumnType
@@ -282,6 +283,10 @@ def _row_sql(plan: Plan, columns: Sequence[Column]) -> str:
     return "'[' || " + " || ', ' || ".join(f"coalesce({value}, 'NULL')" for value in texts) + " || ']'"
 
 
+def _value_of(columns: Sequence[Column], name: str) -> str:
+    return next(_value(column) for column in columns if column.name == name)
+
+
 def _reason_sql(plan: Plan, columns: Sequence[Column]) -> str:
     no_operation = literal(f"NULL value in non-nullable column '{OP_COLUMN}'")
     rules = ["WHEN fault IS NOT NULL THEN fault", f"WHEN op_value IS NULL THEN {no_operation}"]
@@ -293,4 +298,7 @@ def _reason_sql(plan: Plan, columns: Sequence[Column]) -> str:
         if not column.nullable:
             null = literal(f"NULL value in non-nullable column '{column.name}'")
             rules.append(f"WHEN {_value(column)} IS NULL THEN {null}")
+    bounds = Bounds.of(plan.table.partition_by)
+    if bounds is not None and bounds.column in {column.name for column in columns}:
+        rules.append(f"WHEN {bounds.leaves_out(_value_of(columns, bounds.column))} THEN {literal(OUT_OF_RANGES)}")
     return f"CASE {' '.join(rules)} END"

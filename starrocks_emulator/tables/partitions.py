@@ -14,7 +14,7 @@ from typing import Final
 
 import duckdb
 
-from starrocks_emulator.tables.catalog import CatalogError, Partition, Table, quote
+from starrocks_emulator.tables.catalog import CatalogError, Partition, Table, literal, quote
 
 CHUNK_ROWS: Final = 4096
 """A longer load reaches its table before the commit, when no transaction is registered."""
@@ -28,6 +28,12 @@ _DIGITS: Mapping[str, int] = {"year": 4, "month": 6, "week": 8, "day": 8, "hour"
 """Digits of a time that a partition's name has, by unit."""
 _EPOCH = datetime(1, 1, 1)
 _SECONDS: Mapping[str, int] = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}
+
+_RANGES = re.compile(
+    r"(?is)PARTITION BY RANGE \((?P<column>[^(),]+)\) \((?P<parts>(?:START \('(?P<start>[^']*)'\) "
+    r"END \('(?P<end>[^']*)'\) EVERY|PARTITION).*)\)"
+)
+_LESS_THAN = re.compile(r"(?i)VALUES LESS THAN \('([^']*)'\)")
 
 Values = tuple["str | None", ...]
 
@@ -79,6 +85,32 @@ class Partitioning:
         if self.unit:
             return "p" + re.sub(r"\D", "", _moment(values[0]).isoformat())[: _DIGITS[self.unit]]
         return "p" + "_".join("NULL" if text is None else re.sub(r"\W", _hexadecimal, text) for text in values)
+
+
+OUT_OF_RANGES: Final = "The row is out of partition ranges. Please add a new partition."
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What the explicit ranges of one column take in, as texts: from `first` (empty: the least value), below `end`."""
+
+    column: str
+    first: str
+    end: str
+
+    @classmethod
+    def of(cls, clause: str) -> Bounds | None:
+        """Those of PARTITION BY RANGE; None for another clause."""
+        match = _RANGES.match(clause)
+        ends = _LESS_THAN.findall(match["parts"]) if match else []
+        if match is None or not (ends or match["end"]):
+            return None
+        return cls(match["column"].strip(" `"), match["start"] or "", match["end"] or max(ends))
+
+    def leaves_out(self, value: str) -> str:
+        """The SQL condition of a value in none of the ranges; NULL is the least value."""
+        too_low = f"{value} IS NULL OR {value} < {literal(self.first)}" if self.first else "false"
+        return f"({value} >= {literal(self.end)} OR {too_low})"
 
 
 def _hexadecimal(match: re.Match[str]) -> str:

@@ -72,6 +72,26 @@ def test_a_load_that_may_not_ask_needs_open_partitions(store: Store) -> None:
     assert len(names(store, "days")) == 4
 
 
+@pytest.mark.parametrize(
+    ("ranges", "outside"),
+    [
+        ("PARTITION p1 VALUES LESS THAN ('2024-01-01'), PARTITION p2 VALUES LESS THAN ('2025-01-01')", [2, 4]),
+        ("START ('2023-12-01') END ('2025-01-01') EVERY (INTERVAL 1 MONTH)", [1, 2, 4]),
+    ],
+)
+def test_rows_outside_of_all_ranges_are_filtered(store: Store, ranges: str, outside: list[int]) -> None:
+    rows(
+        store,
+        f"CREATE TABLE test.r (k INT NOT NULL, d DATE NOT NULL) DUPLICATE KEY(k) PARTITION BY RANGE(d) ({ranges})",
+    )
+    content = [{"k": k, "d": d} for k, d in enumerate(("2023-01-01", "2025-01-01", "2024-02-29", "9999-12-31"), 1)]
+    with pytest.raises(CommitRejected, match="abnormal data more than max filter rate") as failure:
+        load(store, "r", content)
+    assert failure.value.filtered == len(outside)
+    assert failure.value.reasons[0].startswith("The row is out of partition ranges. Please add a new partition.")
+    load(store, "r", [row for row in content if row["k"] not in outside])
+
+
 def test_a_commit_finishes_tables_in_the_order_of_their_hashes() -> None:
     ledger = "_starrocks_txn_sink_ledger"
     assert finishing_order([ledger, "ev_list"]) == ["ev_list", ledger]
