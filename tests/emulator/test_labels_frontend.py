@@ -36,7 +36,7 @@ def test_a_rejected_commit_cancels_and_drops_every_table(tmp_path: Path, generat
     stage = Stage(tmp_path, generation)
     stage.begin("l")
     stage.load("l", "t")
-    stage.load("l", "empty", b"")
+    stage.load("l", "without_rows", b"")  # the commit finishes it first
     assert stage.commit("l")["Status"] == "FAILED"
     assert stage.store.tables == {}
     assert list(tmp_path.iterdir()) == []
@@ -49,7 +49,7 @@ def test_in_b_a_failed_commit_is_registered_once_a_table_was_in_order(tmp_path: 
     stage = Stage(tmp_path, B)
     stage.begin("l")
     stage.load("l", "t")
-    stage.load("l", "without_rows", b"")
+    stage.load("l", "empty", b"")  # the commit finishes it last
     assert stage.commit("l")["Status"] == "FAILED"
     assert stage.state("l") == "ABORTED"
 
