@@ -95,6 +95,7 @@ def stage(
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     _check_key_size(cursor, plan, name)
+    _check_merge(cursor, plan, name)
     return Staged(plan, name, judgement, sum(path.stat().st_size for path in paths))
 
 
@@ -154,6 +155,12 @@ def _check_key_size(cursor: duckdb.DuckDBPyConnection, plan: Plan, name: str) ->
     row = cursor.execute(f"SELECT max({size}) FROM {name} WHERE __reason IS NULL").fetchone()
     if row and row[0] is not None and row[0] > _KEY_BYTES:
         raise StagingFailed(f"primary key size exceed the limit, limit is {_KEY_BYTES}")
+
+
+def _check_merge(cursor: duckdb.DuckDBPyConnection, plan: Plan, name: str) -> None:
+    """The server fails a table with a merge condition whose rows delete (wire contract 5.6)."""
+    if plan.merge_column and cursor.execute(f"SELECT 1 FROM {name} WHERE __op = 1 LIMIT 1").fetchall():
+        raise StagingFailed(NO_ROWS)
 
 
 class Ahead:

@@ -33,8 +33,8 @@ _EXACT_DIGITS = 15
 """So many digits of a number are the same after it was a double."""
 _PLAIN_NUMBER = r"0(\.0+)?|-?([1-9][0-9]{0,14}(\.[0-9]{1,17})?|0\.[0-9]*[1-9][0-9]*)([eE][+-]?[0-9])?"
 _PLAIN_TIME = r"[0-9]{4}-[0-9]{2}-[0-9]{2}([ T]([01][0-9]|2[0-3]):[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?)?"
-_WORDS = ("true", "false", "NaN", "nan", "Infinity", "inf")
-"""Texts that may have been no strings in a body."""
+_WORDS = "true|false|NaN|nan|Infinity|inf"
+"""Texts that may have been no strings in a body; a pattern, because IN makes a join, which loses the rows' order."""
 _INTEGER_TEXT = r"\s*[+-]?[0-9]+(\.0*)?\s*"
 _NUMBER_TEXT = r"\s*[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?\s*"
 _TIME_TEXT = r"\s*[0-9]{4}[-/][0-9]{1,2}[-/][0-9]{1,2}([ T][0-9]{1,2}:[0-9]{1,2}(:[0-9]{1,2}(\.[0-9]{1,9})?)?)?\s*"
@@ -180,7 +180,7 @@ class ColumnType:
         # What may have been a number, a truth value or a document, whose text is another than it was written.
         doubtful = (
             f"CASE WHEN {text} < ':' THEN regexp_full_match({text}, '-?[0-9]*[.eE].*|-[0IiNn].*|0|-?[0-9]{{16,}}') ELSE"
-            f" starts_with({text}, '[') OR starts_with({text}, '{{') OR {text} IN {_WORDS} END"
+            f" starts_with({text}, '[') OR starts_with({text}, '{{') OR regexp_full_match({text}, '{_WORDS}') END"
         )
         cut = f" AND NOT contains({text}, chr(0))" if self.name == "CHAR" else ""
         kept = f"encode({text})" if self.name == "VARBINARY" else text

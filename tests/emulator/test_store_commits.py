@@ -139,6 +139,8 @@ def test_a_merge_condition_lets_only_newer_rows_win(store: Store) -> None:
     assert rows(store, "SELECT order_id, customer_id FROM orders ORDER BY 1") == [(1, 1), (2, 1)]
     load(store, "orders", [order(1, 3, total_amount=5)], headers=merge)
     assert rows(store, "SELECT customer_id FROM orders WHERE order_id = 1") == [(3,)]
+    with pytest.raises(CommitRejected, match="No rows were imported"):
+        load(store, "orders", [order(1, 3, total_amount=1, __op=1)], headers=merge)
 
 
 def test_a_column_that_was_added_since_the_plan_has_its_default(store: Store) -> None:
