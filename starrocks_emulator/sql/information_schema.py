@@ -274,7 +274,9 @@ def stream_load_rows(memory: FrontendMemory) -> list[dict[str, Any]]:
 def _stream_load(task: Task, load: TableLoad) -> dict[str, Any]:
     counts, prepared = load.counts, load.prepared_at is not None
     created, ended = _text(load.created_at), None if load.state == "PREPARING" else _text(load.finished_at)
-    figures = (counts.loaded, counts.filtered, counts.unselected, counts.bytes) if counts else (-1, -1, -1, -1)
+    figures = (-1, -1, -1, counts.bytes if counts else -1)  # also of a load without rows
+    if counts and (counts.loaded or counts.filtered or counts.unselected):
+        figures = counts.loaded, counts.filtered, counts.unselected, counts.bytes
     numbers = ("NumRowsNormal", "NumRowsAbNormal", "NumRowsUnselected", "NumLoadBytes")
     return {
         "Label": task.label,
@@ -285,7 +287,7 @@ def _stream_load(task: Task, load: TableLoad) -> dict[str, Any]:
         "TableName": load.table,
         "State": load.state,
         "ErrorMsg": load.error or None,
-        "TrackingURL": "",
+        "TrackingURL": counts.log if counts else "",
         "ChannelNum": 1,
         "PreparedChannelNum": int(prepared),
         **dict(zip(numbers, figures, strict=True)),

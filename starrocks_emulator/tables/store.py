@@ -49,12 +49,13 @@ VirtualRows = Callable[[], Iterable[Mapping[str, Any]]]
 
 @dataclass(frozen=True, slots=True)
 class TableCounts:
-    """Rows of one table in one commit, and the bytes of its bodies as received."""
+    """Rows of one table in one commit, and the bytes of its bodies as received; `log` leads to the reasons, if any."""
 
     loaded: int
     filtered: int
     unselected: int
     bytes: int
+    log: str = ""
 
 
 class CommitRejected(Exception):
@@ -78,9 +79,11 @@ class CommitRejected(Exception):
 _NOT_APART: Mapping[int, float] = MappingProxyType({})
 
 
-def _counts(rows: Staged) -> TableCounts:
+def _counts(rows: Staged, url: str = "") -> TableCounts:
+    """A load without a row that is left has no log (wire contract 5.10)."""
     verdict = rows.verdict
-    return TableCounts(verdict.loaded, verdict.filtered, verdict.unselected, rows.body_bytes)
+    log = url if verdict.loaded else ""
+    return TableCounts(verdict.loaded, verdict.filtered, verdict.unselected, rows.body_bytes, log)
 
 
 def _grew(before: Table, now: Table, new_columns: Sequence[Column]) -> bool:
@@ -262,7 +265,7 @@ class Store:
             url = self._tracking_url(log.id)
             cause = cause and f"{cause}, tracking_url: {url}"
         if cause:
-            raise CommitRejected(table, cause, counts=_counts(rows), reasons=verdict.reasons, url=url)
+            raise CommitRejected(table, cause, counts=_counts(rows, url), reasons=verdict.reasons, url=url)
         return rows
 
     def _write(

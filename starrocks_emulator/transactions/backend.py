@@ -44,10 +44,13 @@ class RecordedTransaction(Protocol):
 
 
 class Counts(RowCounts, Protocol):
-    """Row counts of one table in one commit, and the bytes of its bodies."""
+    """Row counts of one table in one commit, the bytes of its bodies, and where the log of filtered rows is."""
 
     @property
     def bytes(self) -> int: ...
+
+    @property
+    def log(self) -> str: ...
 
 
 class Storage(Protocol):

@@ -290,7 +290,10 @@ class HttpResponse:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One HTTP request to one address; `reply_seconds` bounds the wait for the reply."""
+    """One HTTP request to one address; `reply_seconds` bounds the wait for the reply.
+
+    With `log` it asks a backend for the log of rejected rows of that name, whatever its request is.
+    """
 
     request: Request
     address: Address
@@ -298,6 +301,7 @@ class Exchange:
     body: BodyPieces | None
     deadline: Deadline
     reply_seconds: float
+    log: str = ""
 
     @property
     def step(self) -> str:
@@ -311,11 +315,13 @@ class Exchange:
 
     @property
     def method(self) -> str:
-        return _METHODS.get(self.request.operation, "POST")
+        return "GET" if self.log else _METHODS.get(self.request.operation, "POST")
 
     @property
     def path(self) -> str:
         """Path and query of the request; equal on every server of a redirect chain."""
+        if self.log:
+            return f"/api/_load_error_log?file={quote(self.log, safe='')}"
         if self.request.operation is Operation.LOAD_STATE:
             database, label = quote(self.request.database, safe=""), quote(self.request.label, safe="")
             return f"/api/{database}/get_load_state?label={label}"

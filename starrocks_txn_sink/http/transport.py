@@ -30,8 +30,10 @@ from base64 import b64encode
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache, partial
+from http import HTTPStatus
 from threading import Lock
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import orjson
 from tenacity import RetryCallState, Retrying, retry_if_exception
@@ -141,6 +143,21 @@ class HttpTransport:
         """The answer of `address` to `request` without its body; follows no redirect and repeats nothing."""
         headers = self._headers(request)
         return self._perform(Exchange(request, address, headers, None, deadline, deadline.remaining()))
+
+    def error_log(self, url: str, deadline: Deadline) -> str:
+        """The log of rejected rows that a server's `url` names, its first MiB; "" if the backend has it no more.
+
+        Raises RedirectRefused for a host that is not allowed, ReplyLost or NotSent without an answer. No credentials go
+        along: a backend shows its logs to everybody (wire contract 5.10).
+        """
+        target, names = self._target_of(url), parse_qs(urlsplit(url).query).get("file", [])
+        if not names:
+            return ""
+        nothing = Request(Operation.LOAD_STATE, self._options.database, "")
+        headers = {"accept": b"*/*", "accept-encoding": b"identity", "user-agent": b"starrocks-txn-sink"}
+        exchange = Exchange(nothing, target, headers, None, deadline, deadline.remaining(), log=names[0])
+        answer = self._connections.for_this_thread().perform(exchange)
+        return answer.body.decode(errors="replace") if answer.status == HTTPStatus.OK else ""
 
     def close(self) -> None:
         """Close the connections of all threads; later requests raise NotSent."""

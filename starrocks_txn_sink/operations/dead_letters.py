@@ -41,6 +41,7 @@ from starrocks_txn_sink.rows.unchanged import UnchangedValues
 from starrocks_txn_sink.sink.typed.tables import Tables
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
 from starrocks_txn_sink.sql.failures import NO_TABLE
+from starrocks_txn_sink.writer.rejections import Explainer
 from starrocks_txn_sink.writer.runner import Performer
 
 
@@ -99,8 +100,9 @@ def _replay(
         claim = letter_table.take_over_replays(job, options.database, tokens, rng)
         owner = protocol.run(claim, transport, clock, deadline, ledger)
         ownership = replay_ownership(options, owner, tokens)
+        explainer = Explainer(options.database, connection.rows, transport.error_log, options.show_rejected_values)
         performer = Performer(
-            options, transport, clock, deadline, rng, ownership=ownership, ledger=ledger, query=connection.query
+            options, transport, clock, deadline, rng, ownership=ownership, ledger=ledger, explainer=explainer
         )
         row_count, keys = 0, _primary_keys(connection, options, deadline)
         unchanged = UnchangedValues(options.database, lambda sql, values: connection.query(sql, values, deadline), keys)

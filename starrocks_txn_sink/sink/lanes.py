@@ -65,6 +65,7 @@ from starrocks_txn_sink.writer.messages import (
     of_kind,
 )
 from starrocks_txn_sink.writer.metrics import LaneMetrics
+from starrocks_txn_sink.writer.rejections import Explainer
 from starrocks_txn_sink.writer.runner import Performer
 from starrocks_txn_sink.writer.task import LaneTask, log_steps, now_text
 from starrocks_txn_sink.writer.turns import TurnsAddress, turns_of
@@ -288,6 +289,7 @@ class RoundRunner:
         follower = DRIVER_STEPS.get()
         followed = () if follower is ignore_event else (follower,)
         self._steps = fan_out(followed)
+        ask = resources.connection.rows if resources.connection is not None else None
         self._performer = Performer(
             options,
             resources.transport,
@@ -299,7 +301,12 @@ class RoundRunner:
             ),
             ownership=ownership,
             ledger=resources.ledger,
-            query=resources.connection.query if resources.connection is not None else None,
+            explainer=Explainer(
+                options.database,
+                ask,
+                lambda url, limit: resources.transport.error_log(url, limit),
+                options.show_rejected_values,
+            ),
         )
 
     def write(self) -> Written:

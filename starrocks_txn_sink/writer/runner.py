@@ -4,34 +4,30 @@
 spite of its socket timeouts can neither keep the deadline from firing nor the process from ending.
 
 `Performer` turns an action into the steps of `protocol.label` and runs them. After a refused commit it asks the server
-over SQL why rows were rejected: `information_schema.loads` has the counts by table, `load_tracking_logs` the reasons
-(wire contract 5.10, 6.5, 7.5). The server's reason repeats the row, so errors show only rule and column.
+which rows it has rejected, and why (`writer.rejections`).
 """
 
 import queue
 import random
-import re
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 from starrocks_txn_sink.clock import Clock, Deadline
 from starrocks_txn_sink.coordinator import model
 from starrocks_txn_sink.coordinator.lane import Lane
 from starrocks_txn_sink.coordinator.model import Segment
 from starrocks_txn_sink.coordinator.ownership import Ownership
-from starrocks_txn_sink.errors import CommitFailed, DeadlineExceeded, OutcomeUnknown, RowsRejected, StarRocksSinkError
+from starrocks_txn_sink.errors import DeadlineExceeded, OutcomeUnknown, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol import label as protocol
 from starrocks_txn_sink.protocol.label import Aborted, Label, Ledger, RetryPolicy, Steps, Unknown, run
-from starrocks_txn_sink.protocol.refusals import NO_ROWS
 from starrocks_txn_sink.protocol.turns import Turns
 from starrocks_txn_sink.protocol.wire import Body, Transport
 from starrocks_txn_sink.rows.body import ReleasedBody, UniqueRows, load_body
 from starrocks_txn_sink.telemetry import Listener, Span, ignore_event
+from starrocks_txn_sink.writer.rejections import Explainer
 
 Perform = Callable[[model.Action], model.Result]
 
@@ -199,77 +195,7 @@ class LaneRunner:
             return result
 
 
-Query = Callable[[str, tuple[object, ...], Deadline], list[tuple[Any, ...]]]
-"""As `LeaderConnection.query`."""
-
-_COUNTS = "SELECT TABLE_NAME, FILTERED_ROWS FROM information_schema.loads WHERE LABEL = %s AND FILTERED_ROWS > 0"
-_LOGS = "SELECT TRACKING_LOG FROM information_schema.load_tracking_logs WHERE LABEL = %s"
-_MOST_REASONS = 5
-_SHOWN_BYTES = 500
-
-_RULES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
-    (re.compile(pattern, re.IGNORECASE), rule)
-    for pattern, rule in (
-        (r"NULL value in non-nullable column|NULL .* NOT NULL", "NULL in a NOT NULL column"),
-        (r"too long|exceeds? the (?:max )?length|length .* exceed|longer than", "a text that is too long"),
-        (r"out of range|overflow", "a value out of range"),
-        (r"does(?: not|n't) fit type", "a value that does not fit the column's type"),
-        (r"op type", "an unknown __op"),
-        (r"column count|value count", "another number of columns"),
-        (r"parse|json|invalid|convert|cast", "a value that cannot be read"),
-    )
-)
-_COLUMN = re.compile(r"column:? '?`?(\w+)|(?:type|length) of '(\w+)'", re.IGNORECASE)
-_REPEATED = re.compile(r"\((\d+) rows")
-
-
-def _rejected_rows(query: Query, label: str, deadline: Deadline) -> dict[str, int]:
-    """The rows under `label` that the server left out, by table; raises QueryFailed or QueryRefused."""
-    return {str(table): int(rows) for table, rows in query(_COUNTS, (label,), deadline)}
-
-
-def reasons(lines: Iterable[str]) -> list[str]:
-    """The reasons in `lines` without the rows' values: rule and column, the most frequent first."""
-    reason_counts: Counter[str] = Counter()
-    for line in lines:
-        head = line.split(" Row:", 1)[0]
-        rule = next((text for pattern, text in _RULES if pattern.search(head)), "a reason of another kind")
-        column = _COLUMN.search(head)
-        repeated = _REPEATED.search(head)
-        name = next((part for part in column.groups() if part), "") if column else ""
-        reason_counts[f"{rule}, column {name}" if name else rule] += int(repeated[1]) if repeated else 1
-    most = [f"{reason} ({count})" for reason, count in reason_counts.most_common(_MOST_REASONS)]
-    return [*most, "…"] if len(reason_counts) > _MOST_REASONS else most
-
-
-def explain_rejection(
-    error: StarRocksSinkError, query: Query, label: str, deadline: Deadline, *, values: bool = False
-) -> StarRocksSinkError:
-    """`error` as RowsRejected with tables, counts and reasons, once the server has shown rejected rows.
-
-    With `values` the reasons are the server's own log lines, which repeat rows. The error stays as it is if the server
-    shows no rejected row, or does not answer: "No rows were imported" alone is the server's own trouble, which passes.
-    Any other error stays, too.
-    """
-    if not (isinstance(error, RowsRejected) or (isinstance(error, CommitFailed) and NO_ROWS in error.message)):
-        return error
-    try:
-        rows = _rejected_rows(query, label, deadline)
-        logs = [str(row[0]) for row in query(_LOGS, (label,), deadline) if row[0]]
-    except (StarRocksSinkError, ValueError):
-        return error
-    lines = [line.strip() for log in logs for line in log.splitlines() if line.strip()]
-    if not rows and not lines:
-        return error
-    counts = ", ".join(f"{count} row{'s' if count > 1 else ''} of {table}" for table, count in sorted(rows.items()))
-    why = "; ".join(line[:_SHOWN_BYTES] for line in (lines[:_MOST_REASONS] if values else reasons(lines)))
-    message = f"The server rejected {counts or 'rows'}, so nothing of the transaction became visible"
-    hint = "Correct the rows or the table, or set on_bad_rows='quarantine'."
-    context = {"table": ", ".join(sorted(rows)) or None, **error.context}
-    return RowsRejected(f"{message}: {why or 'the server gave no reason'}.", hint=hint, **context)
-
-
-_EXPLAIN_SECONDS = 10.0  # for the query of rejected rows
+_EXPLAIN_SECONDS = 5.0  # for the questions about a refused commit, which are answered in milliseconds
 _ROLLBACK_SECONDS = 10.0  # a rollback may go on after the batch's deadline, but not for long
 
 
@@ -292,7 +218,7 @@ class Performer:
     ledger: Ledger | None = None
     unique: UniqueRows = field(default_factory=lambda: UniqueRows({}))
     release: Callable[[], None] | None = None
-    query: Query | None = None
+    explainer: Explainer | None = None
     turns: Turns | None = None
 
     def __call__(self, action: model.Action) -> model.Result:
@@ -378,17 +304,15 @@ class Performer:
         return self.ownership
 
     def _with_reasons(self, action: model.Action, result: model.Result) -> model.Result:
-        """`result` with the reasons of rejected rows, if the query port answers."""
-        if self.query is None or not isinstance(action, model.CommitAction):
+        """`result` with the reasons of rejected rows, if the server tells them in a part of the time that is left."""
+        if self.explainer is None or not isinstance(action, model.CommitAction):
             return result
-        limit = Deadline.after(min(_EXPLAIN_SECONDS, self.deadline.remaining()), self.clock)
+        limit = Deadline.after(min(_EXPLAIN_SECONDS, self.deadline.remaining() / 4), self.clock)
         match result:
             case Aborted(label, error):
-                values = self.options.show_rejected_values
-                return Aborted(label, explain_rejection(error, self.query, label, limit, values=values))
+                return Aborted(label, self.explainer.explain(error, label, limit))
             case Unknown(label, _, refusal) if refusal is not None:
-                values = self.options.show_rejected_values
-                return replace(result, refusal=explain_rejection(refusal, self.query, label, limit, values=values))
+                return replace(result, refusal=self.explainer.explain(refusal, label, limit))
         return result
 
 

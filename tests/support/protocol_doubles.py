@@ -55,6 +55,7 @@ class Counted:
     filtered: int = 0
     unselected: int = 0
     bytes: int = 0
+    log: str = ""
 
 
 @dataclass

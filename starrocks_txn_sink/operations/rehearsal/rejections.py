@@ -11,6 +11,7 @@ from starrocks_txn_sink.operations.rehearsal.findings import Checks, Evidence, a
 from starrocks_txn_sink.operations.rehearsal.stage import Stage, array
 from starrocks_txn_sink.operations.rehearsal.transactions import REPORT
 from starrocks_txn_sink.protocol.label import Aborted, Label
+from starrocks_txn_sink.writer.rejections import Explainer
 from starrocks_txn_sink.writer.runner import Performer
 
 CHECKS = Checks()
@@ -29,9 +30,8 @@ _INVENTED = (
 
 def refusal(stage: Stage, label: Label) -> tuple[StarRocksSinkError | None, float]:
     """Commit as a driver does: the error that a query would get, None after a commit, and the seconds."""
-    performer = Performer(
-        stage.options, stage.transport, stage.clock, stage.deadline(), stage.rng, query=stage.leader.query
-    )
+    explainer = Explainer(stage.options.database, stage.leader.rows, stage.transport.error_log)
+    performer = Performer(stage.options, stage.transport, stage.clock, stage.deadline(), stage.rng, explainer=explainer)
     began = stage.clock.monotonic()
     outcome = performer(model.CommitAction(label.name))
     seconds = stage.clock.monotonic() - began
