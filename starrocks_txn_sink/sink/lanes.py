@@ -334,7 +334,7 @@ class RoundRunner:
         names = OPEN_LOADS.tables(server, job)
         if names is None:  # a new job may write all tables
             names = tables_of(options, clock) if known is not None else frozenset()
-        first = own + len(names) if names else threads.room
+        first = max(own + len(names), (threads.room + 1) // 2) if names else threads.room
         with OPEN_LOADS.part(server, job, threads.room, own + 1, first, self._deadline) as part:
 
             def grow(tables: int) -> int:

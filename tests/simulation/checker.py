@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 
 from starrocks_txn_sink.coordinator.model import Receipt
+from starrocks_txn_sink.options.sink_options import is_own_table
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE
 from tests.support.model_store import Change, ModelStore
 
@@ -63,6 +64,7 @@ class Checker:
         self._next = {transactions[0].partition: 0 for transactions in source.truth}
         self._order: dict[tuple[str, str], tuple[int, int]] = {}
         self._superseded: dict[str, str] = {}
+        self.most_tables: int | None = None  # that have room under a label
         self.keyed: frozenset[str] = frozenset()  # tables of which a StarRocks transaction has one row per key
         self._replaced = 0  # sum of the rows that are not visible, because a later one replaced them
         store.watch = self.version
@@ -77,6 +79,9 @@ class Checker:
         """A StarRocks transaction has become visible with `tables`' rows."""
         label = change.label
         self.refuse_superseded(label)
+        data = {table for table in tables if not is_own_table(table)}
+        if self.most_tables is not None and len(data) > self.most_tables:
+            self.report("stuck", f"{label} has {len(data)} tables, so its commit waits for itself")
         counts: Counter[tuple[str, int]] = Counter()
         for table, rows in tables.items():
             if table != LEDGER_TABLE:

@@ -24,6 +24,7 @@ from starrocks_txn_sink.coordinator.coordinator import (
     claim_of,
 )
 from starrocks_txn_sink.coordinator.model import CheckAction, Receipt
+from starrocks_txn_sink.coordinator.table_room import ScanThreads, TableRooms
 from starrocks_txn_sink.errors import DeadlineExceeded, InputError, StarRocksSinkError, TransactionTimedOut, Unordered
 from starrocks_txn_sink.protocol.fencing import Scope, roll_back_until_confirmed, take_over
 from starrocks_txn_sink.protocol.label import Aborted, Label, LabelPrefix, RetryPolicy, Steps, roll_back
@@ -52,7 +53,7 @@ from .lane import NOTHING, LaneAttempt
 from .orders import follow, perform
 from .plain import PlainChecker, Unit, plain_batches, units_of
 from .scheduler import Fiber, Node
-from .source import Cut, SourceTransaction, batches_of
+from .source import TABLES, Cut, SourceTransaction, batches_of
 
 if TYPE_CHECKING:
     from .world import World
@@ -117,6 +118,7 @@ class Driver(Node):
         self._plan = LanePlan(lanes, claims=self._rng.random() < 0.3, disordered=self._rng.random() < 0.5)
         self._performer: Performer | None = None
         self._coordinator: SharedTransactionCoordinator | None = None
+        self._rooms: TableRooms | None = None
         self._bounds = Bounds(world.checker, name)
         self._round = 0  # counts runs of lanes
         self._runs = 0  # of the micro-batch
@@ -249,6 +251,10 @@ class Driver(Node):
         self._coordinator = coordinator_of(task, ownership, deadline, world.rng)
         self._coordinator.labels = map(self._labelled, self._coordinator.labels)
         self._coordinator.committed = self._committed
+        if world.crowded:
+            names = self._rooms.names if self._rooms is not None else frozenset[str]()
+            threads = ScanThreads(1, len(TABLES) + 3)  # one stays free for queries, and the sink's own tables need two
+            self._rooms = self._coordinator.rooms = TableRooms(len(TABLES), threads, 2, self._plan.lanes, names)
         self._performer = Performer(
             task.options, NOTHING.transport, world.clock, deadline, world.rng, ownership=ownership
         )
@@ -409,7 +415,7 @@ class Driver(Node):
         if ownership is not None:
             ownership = replace(ownership, positions=dict(ownership.positions), skips=dict(ownership.skips))
         task = replace(
-            task, label=order.label, part=order.part, hold=order.hold, ownership=ownership,
+            task, label=order.label, part=order.part, hold=order.hold, ownership=ownership, room=order.room,
             round_ends=world.clock.wall() + order.seconds, round_seconds=order.seconds,
         )  # fmt: skip
         attempt = Attempt(lane, number, bool(slot.attempts) or not first)

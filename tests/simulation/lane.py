@@ -9,9 +9,10 @@ import pyarrow as pa
 
 from starrocks_txn_sink.coordinator.lane import Lane
 from starrocks_txn_sink.coordinator.model import LaneLimits, LoadAction, RegionRows, Result, Segment
+from starrocks_txn_sink.coordinator.table_room import Crowded
 from starrocks_txn_sink.errors import DeadlineExceeded, StarRocksSinkError
 from starrocks_txn_sink.http import HttpTransport
-from starrocks_txn_sink.writer.messages import Message
+from starrocks_txn_sink.writer.messages import Message, RowsWait
 from starrocks_txn_sink.writer.runner import DaemonThreadPool, Performer
 from starrocks_txn_sink.writer.task import LaneTask, LaneTry, ReadRows, claim
 from starrocks_txn_sink.writer.worker import Attempt, WorkerResources
@@ -87,7 +88,7 @@ class LaneAttempt(Node):
                 break
             try:
                 segment = next(self._segments, None)
-            except StarRocksSinkError as error:
+            except (StarRocksSinkError, Crowded) as error:
                 self._give_up(error)
                 return
             now = self.scheduler.now
@@ -194,6 +195,8 @@ class LaneAttempt(Node):
             self._end([self._try.share(loaded), self.metrics.report(loaded)])
 
     def _end(self, result: list[Message] | BaseException) -> None:
+        if isinstance(result, Crowded):
+            result = [RowsWait(result.waits), self.metrics.report(())]
         if self.result is None:
             self.result = result
             text = "loaded" if isinstance(result, list) else f"{type(result).__name__}: {result}"

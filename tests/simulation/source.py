@@ -89,6 +89,17 @@ def _rows(partition: str, position: int, rng: Random) -> tuple[Row, ...]:
     return tuple(rows)
 
 
+def spread(source: Source) -> Source:
+    """The same with twice as many tables: every second source transaction is for the other three."""
+    return Source([[_moved(transaction) for transaction in transactions] for transactions in source.truth])
+
+
+def _moved(transaction: SourceTransaction) -> SourceTransaction:
+    if transaction.number % 2 == 0:
+        return transaction
+    return replace(transaction, rows=tuple((f"{table}_2", content) for table, content in transaction.rows))
+
+
 # --- batches ---
 
 

@@ -41,13 +41,14 @@ from .poison import JudgingServer, PoisonChecker, poisoned
 from .profile import Profile, among_others, draw, plain_profile
 from .replays import Replayer, Replays
 from .scheduler import Fiber, Node, Scheduler, SimulatedClock
-from .source import Cut, Source, make_source
+from .source import TABLES, Cut, Source, make_source, spread
 from .trace import Say, Trace
 
 TIMEOUT = 60
 LONGEST_PAUSE = 60.0
 PLAIN = 8, 4  # schedules whose seed has this remainder have plain rows
 POISON = 8, 6  # and these have rows that the server rejects, under a quarantine
+CROWDED = 3, 2  # and these, of the others and those with rejected rows, have more tables than a label has room for
 KEYED = 3, 1  # and of these some rows have keys, and replace each other
 KEYS: dict[str, TableKey] = {"journal": [KeyColumn.of("k", "VARCHAR", None)]}
 MOST_DRIVERS = 8  # while there is trouble
@@ -107,6 +108,8 @@ class World:
     acknowledged. Rows without positions and a quarantine need one.
     """
 
+    crowded = False
+
     def __init__(self, seed: int, say: Say | None = None, name: int | None = None, *, ledger: bool = True) -> None:
         self.seed, self.name, self.ledger = seed, name, ledger
         self.rng = rng = Random(seed)
@@ -118,6 +121,9 @@ class World:
         self.profile = self._shaped(among_others(draw(rng), Random(seed)))
         self.options = self.options_of(1)
         self.source = make_source(rng, seed % 8 == 0, self.profile.partitions)
+        self.crowded = ledger and seed % CROWDED[0] == CROWDED[1] and seed % 8 != 0 and not self.plain
+        if self.crowded:  # a label has room for the tables of any source transaction, and not for all
+            self.source = spread(self.source)
         if self.poison:
             self.source = poisoned(self.source, Random(seed))
         server = JudgingServer if self.poison else ModelServer
@@ -126,6 +132,7 @@ class World:
         self.network.listen = self._sent
         self.network.stall = self._stall
         self.checker = self._make_checker(self.source)
+        self.checker.most_tables = len(TABLES) if self.crowded else None
         self.network.turns.broken = partial(self.checker.report, "other")
         keyed = ledger and seed % KEYED[0] == KEYED[1] and not self.plain and not self.poison
         self.keys: dict[str, TableKey] = dict(KEYS) if keyed else {}

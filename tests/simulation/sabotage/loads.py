@@ -9,12 +9,14 @@ from typing import Any
 from starrocks_txn_sink.coordinator import coordinator
 from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
 from starrocks_txn_sink.coordinator.lane import Lane, Phase
+from starrocks_txn_sink.coordinator.table_room import TableRooms
 from starrocks_txn_sink.coordinator.write_buffer import WriteBuffer
 from starrocks_txn_sink.errors import TransportError
 from starrocks_txn_sink.protocol import label as protocol
 from starrocks_txn_sink.protocol.label import Loaded
 from starrocks_txn_sink.protocol.turns import TurnQueue, TurnRequest
 from starrocks_txn_sink.protocol.wire import Operation, Reply, Status
+from starrocks_txn_sink.rows.admission import TableAdmission
 
 from .registry import bug, nothing
 
@@ -149,3 +151,14 @@ def a_label_that_was_given_up_is_not_counted(put: Any) -> None:
         "_attempt",
         lambda self, part, seconds, _, missing: right(self, part, seconds, 0, missing),
     )
+
+
+@bug
+def a_label_has_more_tables_than_have_room(put: Any) -> None:
+    put(TableAdmission, "admit", nothing)
+    put(TableRooms, "check", nothing)
+
+
+@bug
+def rows_that_wait_are_not_written(put: Any) -> None:
+    put(TableRooms, "go_on", lambda self, shares: False)
