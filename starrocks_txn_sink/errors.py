@@ -392,6 +392,17 @@ class PartitionClosed(StarRocksSinkError, Terminal):
     hint = "Make the partition before its rows come, or upgrade StarRocks."
 
 
+class UnfitValue(StarRocksSinkError, Terminal):
+    """The message names table, column, source partition and position, and no value; nothing was committed."""
+
+    code = "unfit_value"
+    summary = "A row has a value that its column in StarRocks would change, cut or refuse."
+    hint = (
+        "Correct the source or the column: docs/reference/values.md says what each type keeps. Without check_values "
+        "StarRocks changes such values without a word."
+    )
+
+
 class SourceKeyChanged(StarRocksSinkError, Terminal):
     """The message names the source's table, its keys, the StarRocks table and its key; nothing was committed."""
 

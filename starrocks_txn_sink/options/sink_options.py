@@ -203,6 +203,11 @@ class SinkOptions:
         default=None,
         default_text="Spark's session time zone",
     )
+    check_values: bool = kind.SWITCH(
+        "Judge each value by the type of its column before it is sent (docs/reference/values.md). Without it StarRocks "
+        "changes values that do not fit without a word. Needs `query_url`.",
+        default=False,
+    )
     compact: bool = kind.SWITCH(
         "Send at most one row per primary key in a StarRocks transaction, the last one: servers promise no order of "
         "rows of one key. Needs `query_url` and positions; docs/guides/compact.md has the exceptions.",
@@ -399,6 +404,7 @@ class SinkOptions:
             Circumstance.NO_LEDGER: not self.exactly_once,
             Circumstance.NO_QUARANTINE: not self.quarantines,
             Circumstance.NO_RECEIPTS_LOG: not self.receipts_log,
+            Circumstance.UNJUDGED: not self.check_values or self.query_url is None,
             Circumstance.NO_NEW_TABLES: self.schema_changes is not SchemaChanges.APPLY,
             Circumstance.NO_METRICS_PORT: self.metrics_port is None,
         }

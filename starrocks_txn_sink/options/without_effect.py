@@ -22,6 +22,7 @@ class Circumstance(Enum):
     NO_LEDGER = "no ledger (`delivery` at-least-once, or no `query_url`)"
     NO_QUARANTINE = "`on_bad_rows` fail"
     NO_RECEIPTS_LOG = "no `receipts_log`"
+    UNJUDGED = "`check_values` off"
     NO_NEW_TABLES = "`schema_changes` not apply"
     NO_METRICS_PORT = "no `metrics_port`"
     ROWS = "rows (no raw events)"
@@ -45,6 +46,7 @@ class WithoutEffect:
 _OPTIONS: Final[Mapping[tuple[Circumstance, ...], Mapping[str, str]]] = {
     (Circumstance.NO_QUERY_URL,): {
         "query_tls": "there is no query_url",
+        "check_values": "the sink reads the types of columns over SQL, and there is no query_url",
         "find_leader": "the sink asks for the leader over SQL, and there is no query_url",
         "allow_unreleased_server": "the sink reads the server's version over SQL, and there is no query_url",
         "compact": "the sink reads the primary keys over SQL, and there is no query_url, so it sends all rows anyway",
@@ -59,10 +61,12 @@ _OPTIONS: Final[Mapping[tuple[Circumstance, ...], Mapping[str, str]]] = {
         Circumstance.NO_RECEIPTS_LOG,
         Circumstance.NO_NEW_TABLES,
     ): {"ledger_replication": "the sink creates no table"},
+    (Circumstance.JSON_TEXTS, Circumstance.UNJUDGED): {
+        "timestamp_zone": "JSON texts are sent unchanged, because check_values is off"
+    },
     (Circumstance.NO_QUARANTINE,): {"max_quarantined": "on_bad_rows is not quarantine, so a rejected row ends the job"},
     (Circumstance.NO_RECEIPTS_LOG,): {"receipts_log_days": "receipts_log is off"},
     (Circumstance.NO_METRICS_PORT,): {"metrics_host": "metrics_port is not set"},
-    (Circumstance.JSON_TEXTS,): {"timestamp_zone": "JSON texts are sent unchanged"},
     (Circumstance.ARRIVAL_ORDER,): {
         "commit_interval": "lanes that take rows in arrival order read a micro-batch to its end, and the trigger "
         "decides how often one ends; lanes of sorted rows (shuffle=True) and lanes that read Kafka stop in between",

@@ -56,6 +56,14 @@ class SetAside(Protocol):
         """
 
 
+FitRows = Callable[[pa.RecordBatch], pa.RecordBatch]
+"""The batch with its rows as they are sent; raises an error for a row that may not be sent."""
+
+
+def as_they_are(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch
+
+
 PIN_LIMIT: Final = 4
 """A piece smaller than 1/PIN_LIMIT of its buffer is copied: a slice keeps the whole buffer in memory, but counts in the
 write buffer with its own bytes only. Rows of a rare table wait there while many batches of a busy table pass."""
@@ -231,7 +239,7 @@ class Segmenter:
     Leaves out rows that are in StarRocks already (`replay`). `with_row_index` adds row indexes, for the quarantine and
     for the rows' keys. `check` gets the remaining rows of each batch, without those that `admission` lets wait, or that
     are `set_aside`. Cuts are of those source transactions with rows of the `suspected` tables; none: of all that are
-    not set aside.
+    not set aside. Then `fit` writes the rows as they are sent.
     """
 
     replay: Replay = field(default_factory=Replay)
@@ -240,6 +248,7 @@ class Segmenter:
     admission: TableAdmission | None = None
     set_aside: SetAside | None = None
     suspected: frozenset[str] = frozenset()
+    fit: FitRows = as_they_are
     _partition: str | None = None
     _position: int = -1
     _inside: bool = False
@@ -289,6 +298,7 @@ class Segmenter:
             self.check(others)
         if self.set_aside is not None:
             self._note_ends(batch, runs, rows, aside)
+        batch = self.fit(batch)
         yield from segments_of(batch, runs, rows, digests, self.with_row_index, tables, own_tables=aside is not None)
 
     @property

@@ -26,8 +26,8 @@ class UnpositionedSegmenter:
     """Splits one lane's rows without positions into segments; `end` yields the end of the unpositioned batch.
 
     `name` is its source partition in the ledger, `number` the micro-batch, `committed` the ledger's position;
-    `compare` says whether the contents of a replay are compared; `check` as in `Segmenter`. `rows` counts the rows so
-    far, and `sum` adds up their hashes; without the column HASH it stays 0.
+    `compare` says whether the contents of a replay are compared; `check` and `fit` as in `Segmenter`. `rows` counts the
+    rows so far, and `sum` adds up their hashes; without the column HASH it stays 0.
     """
 
     name: str
@@ -35,6 +35,7 @@ class UnpositionedSegmenter:
     committed: Position | None = None
     compare: bool = True
     check: segments.CheckRows | None = None
+    fit: segments.FitRows = segments.as_they_are
     rows: int = 0
     sum: int = 0
 
@@ -46,10 +47,11 @@ class UnpositionedSegmenter:
         positions: Mapping[str, Position],
         compare: bool,
         check: segments.CheckRows | None = None,
+        fit: segments.FitRows = segments.as_they_are,
     ) -> UnpositionedSegmenter:
         """The segmenter for micro-batch `number` of a query; `positions` is the whole ledger."""
         name = f"{checkpoint}/0/1"
-        return cls(name, number, positions.get(name), compare, check)
+        return cls(name, number, positions.get(name), compare, check, fit)
 
     @property
     def replayed(self) -> bool:
@@ -81,6 +83,7 @@ class UnpositionedSegmenter:
         if not self.replayed:
             if self.check is not None:
                 self.check(batch)
+            batch = self.fit(batch)
             offsets, _ = segments.layout(batch.column(PAYLOAD))
             nothing = segments.BatchRows(np.zeros(rows, np.int64), np.zeros(rows, np.bool_), offsets, memoryview(b""))
             yield from segments.segments_of(batch, [(self.name, 0, rows)], nothing, {})

@@ -23,13 +23,14 @@ from starrocks_txn_sink.options.load_properties import RENAMING
 from starrocks_txn_sink.rows.bad_rows import BadRow, refused
 from starrocks_txn_sink.rows.member_names import Filled, LackingColumns, MemberNames, TypesOf, never_filled, no_types
 from starrocks_txn_sink.rows.row_check import RowCheck
-from starrocks_txn_sink.rows.segments import CheckRows
+from starrocks_txn_sink.rows.segments import CheckRows, FitRows, as_they_are
 from starrocks_txn_sink.rows.target import PLACES_SQL, TargetColumn, TargetType, parse_type, target_columns, with_places
 from starrocks_txn_sink.rows.unchanged import UnchangedValues
 from starrocks_txn_sink.rows.widening import changed_by_hand, holds, rounds, widened
 from starrocks_txn_sink.sources.formats.bare_values import BareValues, ConnectorModes
 from starrocks_txn_sink.sql.connection import LeaderConnection
 from starrocks_txn_sink.writer.partitions import KnownPartitions, PartitionCheck
+from starrocks_txn_sink.writer.value_checks import ValueChecks, zone_of
 
 
 class TablesLackColumns(Exception):
@@ -244,6 +245,9 @@ class TableChecks:
         self._options, self._source, self._known, self._deadline = options, source, known_columns, deadline
         self._texts = RowCheck(doubtful_rows)
         self.members = self._member_names(compared, unchanged)
+        self._values: ValueChecks | None = None
+        if known_columns is not None and options.check_values:
+            self._values = ValueChecks(self._columns_of, zone_of(options.timestamp_zone))
         self.narrow: NarrowColumns | None = None
         if known_columns is not None and source.new_types is not no_new_types:
             types_of_table = source.options_of or options.options_of
@@ -288,6 +292,35 @@ class TableChecks:
 
         return check
 
+    def judge_all(self, batch: pa.RecordBatch) -> list[BadRow]:
+        """Those of `judge`, and with `check_values` those with a value that its column would not keep."""
+        bad_rows = self.judge(batch)
+        if self._values is None or self._waits:
+            return bad_rows
+        torn = {row.number for row in bad_rows}
+        unfit = (row for row in self._values.bad_rows(batch) if row.number not in torn)
+        return sorted((*bad_rows, *unfit), key=lambda row: row.number)
+
+    def fit(self) -> FitRows:
+        """Writes the rows of a batch as their columns keep them, as far as these are known.
+
+        Rows are not judged while a column is too narrow or missing: they come again when the driver has changed it.
+        """
+        values = self._values
+        if values is None:
+            return as_they_are
+
+        def fit(batch: pa.RecordBatch) -> pa.RecordBatch:
+            return batch if self._waits else values(batch)
+
+        return fit
+
+    @property
+    def _waits(self) -> bool:
+        """Whether rows wait for columns of their tables."""
+        lacking = self.members.lacking if self.members is not None else None
+        return bool(lacking is not None and lacking.kinds) or bool(self.narrow is not None and self.narrow.wider_types)
+
     def until_columns_lack(self, segments: Iterator[Segment]) -> Iterator[Segment]:
         """The segments; once a row needs a column that its table lacks, or a wider one, none.
 
@@ -296,7 +329,7 @@ class TableChecks:
         lacking = self.members.lacking if self.members is not None else None
         narrow = self.narrow
         for segment in segments:
-            if not (lacking is not None and lacking.kinds) and not (narrow is not None and narrow.wider_types):
+            if not self._waits:
                 yield segment
         if narrow is not None:
             narrow()  # also the schemas of rows that wait for the end of their transaction

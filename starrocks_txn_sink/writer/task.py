@@ -46,7 +46,16 @@ from starrocks_txn_sink.rows.arrival import SMALL_ROWS, ArrivalOrder
 from starrocks_txn_sink.rows.body import UniqueRows
 from starrocks_txn_sink.rows.columns import PARTITION, POSITION
 from starrocks_txn_sink.rows.keys import TableKey
-from starrocks_txn_sink.rows.segments import CheckRows, Replay, Segmenter, Skip, place_of, rows_of_part
+from starrocks_txn_sink.rows.segments import (
+    CheckRows,
+    FitRows,
+    Replay,
+    Segmenter,
+    Skip,
+    as_they_are,
+    place_of,
+    rows_of_part,
+)
 from starrocks_txn_sink.rows.unchanged import UnchangedValues
 from starrocks_txn_sink.rows.unpositioned import UnpositionedSegmenter
 from starrocks_txn_sink.sources.formats.bare_values import ConnectorModes
@@ -184,10 +193,15 @@ class LaneTask:
             raise
 
     def unpositioned(
-        self, positions: Mapping[str, Position], *, compare: bool, check: CheckRows | None = None
+        self,
+        positions: Mapping[str, Position],
+        *,
+        compare: bool,
+        check: CheckRows | None = None,
+        fit: FitRows = as_they_are,
     ) -> UnpositionedSegmenter:
         """The segmenter for a lane's part of an unpositioned batch, or for all of it."""
-        return UnpositionedSegmenter.of(self.checkpoint, self.batch_id, positions, compare, check)
+        return UnpositionedSegmenter.of(self.checkpoint, self.batch_id, positions, compare, check, fit)
 
 
 class LaneTry:
@@ -374,7 +388,7 @@ class LaneTry:
         if task.room is not None:
             self._admission = TableAdmission(task.room, positions)
         if quarantines:
-            self._dead_letters = DeadLetters(task, self._checks.judge, partial(now_text, self.clock))
+            self._dead_letters = DeadLetters(task, self._checks.judge_all, partial(now_text, self.clock))
         self._segmenter = Segmenter(
             replay,
             with_row_index=quarantines or bool(task.keys),
@@ -382,6 +396,7 @@ class LaneTry:
             admission=self._admission,
             set_aside=self._dead_letters,
             suspected=task.part.tables,
+            fit=self._checks.fit(),
         )
         for batch in rows(batches) if rows is not None else filter(len, batches):
             part = rows_of_part(batch, task.part.after, task.part.upto)
@@ -397,7 +412,9 @@ class LaneTry:
         self, batches: Iterable[pa.RecordBatch], positions: Mapping[str, Position]
     ) -> Iterator[Segment]:
         # the driver compares the sum of all lanes
-        unpositioned = self.task.unpositioned(positions, compare=False, check=self._checks.of_rows())
+        unpositioned = self.task.unpositioned(
+            positions, compare=False, check=self._checks.of_rows(), fit=self._checks.fit()
+        )
         self.metrics.unpositioned = unpositioned
         for batch in batches:
             self.metrics.read_batch(batch)

@@ -15,6 +15,7 @@ from tests.support.log_records import records_of
 
 ROWS = circumstances_of_rows(routed=False, positioned=True)
 CHANGED: dict[str, Any] = {
+    "check_values": True,
     "lanes": 3,
     "commit_interval": 5.0,
     "max_attempts": 9,
@@ -104,3 +105,9 @@ def test_a_run_says_it_once(caplog: pytest.LogCaptureFixture) -> None:
     assert len(records) == 4
     assert {record.levelname for record in records} == {"WARNING"}
     assert all("option=timestamp_zone " in record.getMessage() for record in records)
+
+
+def test_the_zone_of_json_texts_counts_where_values_are_judged() -> None:
+    zone = {"timestamp_zone": "Europe/Berlin", "check_values": True}
+    assert "timestamp_zone" not in options(query_url="mysql://fe:9030", **zone).without_effect(*ROWS)
+    assert {"timestamp_zone", "check_values"} <= set(options(query_url=None, **zone).without_effect(*ROWS))

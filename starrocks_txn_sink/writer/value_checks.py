@@ -1,0 +1,119 @@
+"""The values in the rows of a lane are compared with the types of their columns, and written as the columns keep them.
+
+Every row passes here, whatever its source is: what the server would change in silence is never sent. `rows.values` says
+what becomes of a value; the types are those that information_schema has. Rows without known columns pass as they are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta, timezone, tzinfo
+from typing import Any, Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import numpy as np
+import pyarrow as pa
+
+from starrocks_txn_sink.compiled.values import ValueJudge
+from starrocks_txn_sink.errors import OptionError, UnfitValue
+from starrocks_txn_sink.options.sink_options import is_own_table
+from starrocks_txn_sink.rows import columns, segments
+from starrocks_txn_sink.rows.bad_rows import BadRow
+from starrocks_txn_sink.rows.metadata import numbers_by_table
+from starrocks_txn_sink.rows.target import TargetColumn
+from starrocks_txn_sink.rows.values.judgement import RowRules, UnfitColumn
+
+ColumnsOf = Callable[[str, bool], Sequence[TargetColumn]]
+"""The columns of a table, none if nothing is known about it; with True the server is asked again."""
+
+_PLACE: Final = (columns.PARTITION, columns.POSITION)
+_OFFSET: Final = re.compile(r"([+-])(\d\d):?(\d\d)")
+_UTC: Final = ("UTC", "Z", "GMT", "Etc/UTC")
+
+
+@dataclass(slots=True)
+class ValueChecks:
+    """Judges the values of a lane's rows, and writes times in `zone` (None: UTC)."""
+
+    columns_of: ColumnsOf
+    zone: tzinfo | None = None
+    _columns: dict[str, Sequence[TargetColumn]] = field(default_factory=dict)
+    _judges: dict[tuple[str, ...], ValueJudge] = field(default_factory=dict)  # by the tables of a batch
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The batch as it is sent; raises UnfitValue with table, column and place, and without a value."""
+        payload, fitted, faults, table_of = self._judged(batch)
+        if faults:
+            number = min(faults)
+            raise _unfit_value(batch, number, table_of(number), faults)
+        if fitted is payload:
+            return batch
+        return batch.set_column(batch.schema.get_field_index(columns.PAYLOAD), columns.PAYLOAD, fitted)
+
+    def bad_rows(self, batch: pa.RecordBatch) -> list[BadRow]:
+        """The rows with a value that its column would not keep."""
+        _, _, faults, _ = self._judged(batch)
+        return [
+            BadRow(number, f"has a value that does not fit column {fault.column}: it {fault.reason}")
+            for number, fault in sorted(faults.items())
+        ]
+
+    def _judged(self, batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array, dict[int, UnfitColumn], Callable[[int], str]]:
+        """The payload, as it is and as it is sent, the faults, and the table of a row."""
+        names, of_row = numbers_by_table(batch.column(columns.TABLE))
+        payload = batch.column(columns.PAYLOAD)
+        fitted, faults = self._fit(payload, names, of_row, again=False)
+        if faults:  # a column may have been changed since its type was read
+            fitted, faults = self._fit(payload, names, of_row, again=True)
+        return payload, fitted, faults, lambda number: names[of_row[number]]
+
+    def _fit(
+        self, payload: pa.Array, names: Sequence[str], of_row: np.ndarray[Any, Any], *, again: bool
+    ) -> tuple[pa.Array, dict[int, UnfitColumn]]:
+        judge = self._judge(names, again=again)
+        known = [number if rules.columns else -1 for number, rules in enumerate(judge.tables)]
+        if not any(number >= 0 for number in known):
+            return payload, {}
+        return judge.fit(payload, np.array([*known, -1], dtype=np.int32)[of_row])
+
+    def _judge(self, names: Sequence[str], *, again: bool) -> ValueJudge:
+        """The judge of a batch's tables; it is made anew when the columns of one have been read again."""
+        tables = {name: () if is_own_table(name) else self.columns_of(name, again) for name in names}
+        if any(self._columns.get(name) is not found for name, found in tables.items()):
+            self._judges.clear()
+            self._columns |= tables
+        key = (*names,)
+        if key not in self._judges:
+            self._judges[key] = ValueJudge([RowRules.of(tables[name], self.zone) for name in names])
+        return self._judges[key]
+
+
+def zone_of(name: str | None) -> tzinfo | None:
+    """The zone of the option `timestamp_zone`, None for UTC; raises OptionError for an unknown one."""
+    if name is None or name in _UTC:
+        return None
+    offset = _OFFSET.fullmatch(name)
+    if offset is not None:
+        size = timedelta(hours=int(offset[2]), minutes=int(offset[3]))
+        return timezone(-size if offset[1] == "-" else size)
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError):
+        raise OptionError(
+            f"timestamp_zone={name!r} is no time zone that this host knows.",
+            hint="Name one as in Europe/Berlin or +08:00; on a host without time zones install the package tzdata.",
+            option="timestamp_zone",
+        ) from None
+
+
+def _unfit_value(batch: pa.RecordBatch, number: int, table: str, faults: dict[int, UnfitColumn]) -> UnfitValue:
+    fault = faults[number]
+    more = f" {len(faults) - 1} more rows that came with it have such a value." if len(faults) > 1 else ""
+    return UnfitValue(
+        f"A value does not fit column {fault.column} of table {table}{segments.place_of(batch, number, ' at ', _PLACE)}"
+        f": it {fault.reason}.{more}",
+        table=table,
+        column=fault.column,
+    )
