@@ -34,7 +34,13 @@ def databases(running: Emulator) -> set[str]:
 def open_a_load(server: ServerForTests) -> str:
     server.query("CREATE DATABASE IF NOT EXISTS shop")
     server.query("CREATE TABLE shop.t (id INT NOT NULL) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)")
-    headers = {"db": server.database, "label": "left", "transaction_type": "multi", "timeout": "600", "table": "t"}
+    headers = {
+        "db": server.database("shop"),
+        "label": "left",
+        "transaction_type": "multi",
+        "timeout": "600",
+        "table": "t",
+    }
     with requests.Session() as session:
         session.auth = ("root", "")
         session.trust_env = False
@@ -61,7 +67,7 @@ def test_nothing_is_left_however_a_test_ends(running: Emulator, urls: str, failu
 def test_statements_name_the_tests_databases_and_nothing_else(urls: str) -> None:
     with server_for_tests(urls) as server:
         server.query("CREATE DATABASE IF NOT EXISTS shop")
-        real = server.database
+        real = server.database("shop")
         for text in ("SELECT a FROM {}.t", "SHOW TABLES FROM {}", "SELECT 1 FROM `{}`.`t` WHERE x = 'shop'"):
             assert server.renamed(text.format("shop")) == text.format(real)
         loads = "SELECT 1 FROM information_schema.loads WHERE DB_NAME = '{}' AND x = 'shop.t'"

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from starrocks_emulator.server import Emulator
 from tests.support.query_port import query
+from tests.support.servers import program_for
 
 pytestmark = pytest.mark.spark
 
@@ -28,7 +29,7 @@ def test_the_guides_snippets(spark: SparkSession, server: Emulator, capsys: pyte
     for kind, content in BLOCK.findall(GUIDE.read_text()):
         if kind == "python":
             capsys.readouterr()
-            exec(content, names)
+            exec(program_for(server, content), names)
         else:
             checked += 1
             assert capsys.readouterr().out.strip() == content.strip()

@@ -17,6 +17,7 @@ from tests.support import connect_schema
 from tests.support.connect_schema import decimal, field
 from tests.support.debezium_feed import change, marker, postgres
 from tests.support.debezium_shop import Changes, DebeziumShop, begin, end, insert, read, update, whole
+from tests.support.servers import database_of
 
 pytestmark = pytest.mark.spark
 
@@ -50,7 +51,16 @@ def test_a_renamed_job_goes_on_from_the_same_checkpoint_or_a_new_one(debezium: D
     debezium.put(read(1), *whole(5, 2), insert(6, 1))
     debezium.go()
     server, user = debezium.server, debezium.options().username
-    place = ["--load-url", server.load_url, "--query-url", server.query_url, "--database", "shop", "--username", user]
+    place = [
+        "--load-url",
+        server.load_url,
+        "--query-url",
+        server.query_url,
+        "--database",
+        database_of(server),
+        "--username",
+        user,
+    ]
     assert cli.main(["ledger", "rename", "--job", "test", "--to", "moved", *place]) == 0
     debezium.put(end(6, 1), *whole(7, 1))
     with pytest.raises(StreamingQueryException, match="The job test was moved away to the job moved"):

@@ -21,7 +21,7 @@ from starrocks_txn_sink.sources.debezium import parse_debezium, parse_debezium_t
 from starrocks_txn_sink.telemetry import Event
 from tests.support.key_only_rows import KEY_ONLY, REQUIRED
 from tests.support.query_port import query
-from tests.support.servers import place_of
+from tests.support.servers import database_of, place_of
 
 pytestmark = [
     pytest.mark.spark,
@@ -87,7 +87,7 @@ def test_lanes_that_assemble(spark: SparkSession, server: Emulator) -> None:
         (F.col("position") + 2).alias("position"),
         F.lit("DATA").alias("type"),
         F.lit("t").alias("txn_id"),
-        F.lit("shop").alias("database"),
+        F.lit(database_of(server)).alias("database"),
         "table",
         "op",
         "row",

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from starrocks_emulator.server import Emulator
 from tests.support.query_port import query
+from tests.support.servers import database_of
 
 pytestmark = pytest.mark.spark
 
@@ -27,7 +28,7 @@ def test_the_pages_snippets(spark: SparkSession, server: Emulator, monkeypatch: 
     checked = 0
     for kind, content in BLOCK.findall(PAGE.read_text(encoding="utf-8")):
         if kind == "python":
-            exec(content, names)
+            exec(content.replace('"test.', f'"{database_of(server, "test")}.'), names)
         elif kind == "sql":
             answer = query(server, content)
         else:

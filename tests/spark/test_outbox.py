@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession, functions as F
 from starrocks_emulator.server import Emulator
 from tests.support.query_port import query
 from tests.support.quick_start import blocks
+from tests.support.servers import program_for
 
 pytestmark = [
     pytest.mark.spark,
@@ -50,6 +51,7 @@ class Outbox:
         names: dict[str, Any] = {"topic": topic, "checkpoint": str(self.checkpoint), "brokers": "127.0.0.1:1"}
         names |= {"load_url": self.server.load_url, "query_url": self.server.query_url}
         program = "\n".join(line for line in PROGRAM.splitlines() if not line.startswith("topic ="))
+        program = program_for(self.server, program)
         exec(program.replace(".start()", ".trigger(availableNow=True).start()"), names)
         assert names["query"].awaitTermination(120)
 

@@ -22,7 +22,7 @@ from starrocks_txn_sink.sink.plain_frames import PlainFrameWriter
 from tests.support.exactly_once_shop import Shop, rows_of
 from tests.support.log_records import records_of
 from tests.support.plain_frame_driver import ROWS
-from tests.support.servers import place_of
+from tests.support.servers import place_of, program_for
 
 pytestmark = [
     pytest.mark.spark,
@@ -32,7 +32,10 @@ pytestmark = [
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "guides" / "data-source.md"
-COMMITTED = "SELECT count(*) FROM information_schema.loads WHERE STATE = 'FINISHED' AND LABEL LIKE '%frame%'"
+COMMITTED = (
+    "SELECT count(*) FROM information_schema.loads"
+    " WHERE DB_NAME = 'shop' AND STATE <> 'CANCELLED' AND LABEL LIKE '%frame%'"
+)
 PLAIN = T.StructType([T.StructField("id", T.LongType()), T.StructField("name", T.StringType())])
 
 
@@ -112,7 +115,7 @@ def test_the_python_of_the_page_runs(shop: Shop) -> None:
     shop.ask("CREATE TABLE shop.orders (id BIGINT) DUPLICATE KEY(id) DISTRIBUTED BY HASH(id)")
     (snippet,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     names = {"spark": shop.spark, "orders": shop.spark.range(7), **addresses(shop)}
-    exec(compile(snippet, PAGE.name, "exec"), names)
+    exec(compile(program_for(shop.server, snippet), PAGE.name, "exec"), names)
     assert count(shop, "orders") == (7, 7)
 
 

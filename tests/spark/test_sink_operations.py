@@ -31,6 +31,7 @@ from starrocks_txn_sink import (
 from starrocks_txn_sink.sink.spark_jobs import is_running
 from starrocks_txn_sink.telemetry import Event
 from tests.support.query_port import query
+from tests.support.servers import database_of, place_of
 from tests.support.waiting import wait_until
 
 pytestmark = [
@@ -53,7 +54,7 @@ MONEY = (
 
 
 def options(server: Emulator, **changes: Any) -> SinkOptions:
-    values = {"load_url": server.load_url, "query_url": server.query_url, "database": "bank", "job": "move"}
+    values = {**place_of(server, "bank"), "job": "move"}
     return SinkOptions(**{**values, **changes})
 
 
@@ -69,8 +70,8 @@ def moves(spark: SparkSession, first: int, count: int, note: str = "") -> DataFr
 
 def test_an_audit_next_to_the_sink_sees_nothing_torn_and_shows_what_is(spark: SparkSession, server: Emulator) -> None:
     events: list[Event] = []
-    metrics = MetricsServer(0)
-    sink = StarRocksSink(options(server), listener=events.append, audit=Audit(MONEY, interval=0.02), metrics=metrics)
+    metrics, money = MetricsServer(0), MONEY.replace("bank.", f"{database_of(server, 'bank')}.")
+    sink = StarRocksSink(options(server), listener=events.append, audit=Audit(money, interval=0.02), metrics=metrics)
     assert sink.auditing is not None
     sink.write(moves(spark, 1, 20))
     auditor = sink.auditing.auditor
@@ -114,7 +115,7 @@ def test_lineage_spans_and_the_server_s_limits_of_a_real_write(
     start, complete = (json.loads(line) for line in (tmp_path / "runs").read_text().splitlines())
     assert (start["eventType"], complete["eventType"]) == ("START", "COMPLETE")
     row_counts = {table["name"]: table["outputFacets"]["outputStatistics"]["rowCount"] for table in complete["outputs"]}
-    assert row_counts == {"bank.a": 20, "bank.b": 20}
+    assert row_counts == {f"{database_of(server, 'bank')}.{table}": 20 for table in "ab"}
     ended = exporter.get_finished_spans()
     batch = ended[-1]
     steps = [span.name for span in ended if span.parent is not None and span.parent.span_id == batch.context.span_id]

@@ -14,6 +14,7 @@ from starrocks_emulator.server import Emulator
 from starrocks_txn_sink.errors import SourceChanged
 from tests.support.query_port import query
 from tests.support.quick_start import blocks
+from tests.support.servers import program_for
 
 pytestmark = pytest.mark.spark
 
@@ -51,7 +52,8 @@ def test_each_commit_of_a_delta_table_is_written_whole_and_once(
 
     def run() -> list[tuple[Any, ...]]:
         names["changes"] = spark.readStream.schema(FEED).option("maxFilesPerTrigger", 1).json(str(folder))
-        exec(WRITE_DELTA.replace(".start()", ".trigger(availableNow=True).start()"), names)
+        program = program_for(server, WRITE_DELTA)
+        exec(program.replace(".start()", ".trigger(availableNow=True).start()"), names)
         assert names["query"].awaitTermination(120)
         return query(server, "SELECT id, name FROM shop.customers ORDER BY id")
 
@@ -76,7 +78,7 @@ def test_a_range_of_icebergs_snapshots_is_written_once(spark: SparkSession, serv
     def write(number: int, *rows: tuple[int, str, str, int]) -> list[tuple[Any, ...]]:
         names["number"] = number
         names["changes"] = spark.createDataFrame([(*row, 5390529835796506035 + row[3]) for row in rows], columns)
-        exec(WRITE_ICEBERG, names)
+        exec(program_for(server, WRITE_ICEBERG), names)
         return query(server, "SELECT id, name FROM shop.customers ORDER BY id")
 
     first = [(1, "Alice", "INSERT", 0), (3, "Robert", "INSERT", 0), (1, "Alice", "DELETE", 1)]

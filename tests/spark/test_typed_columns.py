@@ -94,7 +94,9 @@ def test_columns_are_compared_with_the_tables_before_the_first_load(spark: Spark
         sink(server, {"id": "id", "n": "big", "x": "v"}).write(frame)
     with pytest.raises(InputError, match="column v is NOT NULL without a DEFAULT"):
         sink(server, ["id"]).write(frame)
-    assert query(server, "SELECT count(*) FROM information_schema.loads WHERE TABLE_NAME = 't'") == [(0,)]
+    assert query(
+        server, "SELECT count(*) FROM information_schema.loads WHERE DB_NAME = 'shop' AND TABLE_NAME = 't'"
+    ) == [(0,)]
 
 
 def test_without_sql_access_rows_go_by_their_own_types(spark: SparkSession, server: Emulator) -> None:

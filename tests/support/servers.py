@@ -35,6 +35,7 @@ _PATIENCE = 120.0
 """Seconds for a statement: a server that is busy with the loads of other tests answers late."""
 
 _CREATED = re.compile(r"\s*CREATE\s+DATABASE\s+(?:IF\s+NOT\s+EXISTS\s+)?`?(\w+)`?", re.IGNORECASE)
+_DATABASE = re.compile(r"""(database"?\s*[=:]\s*)"(\w+)\"""")
 _ENDED = ("VISIBLE", "COMMITTED", "ABORTED")
 _LISTED = (
     "SELECT DISTINCT LABEL FROM information_schema.loads WHERE DB_NAME = 'shop'"
@@ -71,15 +72,14 @@ class ServerForTests:
             raise AttributeError(name)
         pytest.skip(f"Only an emulator has `{name}`.")
 
-    @property
-    def database(self) -> str:
-        """The name of `shop` on this server."""
-        return self._databases[SHOP]
+    def database(self, name: str) -> str:
+        """The server's name of a database of the test's."""
+        return self._databases.setdefault(name, self._run + name)
 
     def query(self, sql: str, *values: Any, **more: Any) -> list[tuple[Any, ...]]:
         """The rows of a statement that names the test's databases as the tests do."""
         if created := _CREATED.match(sql):
-            self._databases.setdefault(created[1], self._run + created[1])
+            self.database(created[1])
         return self._ask(self.renamed(sql), *values, **more)
 
     def renamed(self, sql: str) -> str:
@@ -113,14 +113,19 @@ class ServerForTests:
 Server = Emulator | EmulatorProcess | ServerForTests
 
 
-def database_of(server: Server) -> str:
-    """The name that `shop` has on the server."""
-    return server.database if isinstance(server, ServerForTests) else SHOP
+def database_of(server: Server, name: str = SHOP) -> str:
+    """The name that a database of the test's has on the server."""
+    return server.database(name) if isinstance(server, ServerForTests) else name
 
 
-def place_of(server: Server) -> dict[str, Any]:
-    """Options that lead to `shop` on the server."""
-    place = {"load_url": server.load_url, "query_url": server.query_url, "database": database_of(server)}
+def program_for(server: Server, text: str) -> str:
+    """A program of the pages with the server's names of databases."""
+    return _DATABASE.sub(lambda match: f'{match[1]}"{database_of(server, match[2])}"', text)
+
+
+def place_of(server: Server, name: str = SHOP) -> dict[str, Any]:
+    """Options that lead to a database of the test's on the server."""
+    place = {"load_url": server.load_url, "query_url": server.query_url, "database": database_of(server, name)}
     if isinstance(server, ServerForTests) and server.settings != Login():
         place |= {"username": server.settings.user, "password": server.settings.password}
     return place
