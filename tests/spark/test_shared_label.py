@@ -115,7 +115,7 @@ def test_a_frame_has_no_more_lanes_than_the_cluster_has_use_for(shop: Shop) -> N
     ("operation", "when"),
     [
         pytest.param("begin", "after", marks=pytest.mark.deep),
-        ("load", "before"),
+        ("load", "after"),
         pytest.param("commit", "before", marks=pytest.mark.deep),
     ],
 )
