@@ -387,12 +387,14 @@ class RuleSet:
                 yield Unmatched(sorted(names_by_table), column, _near(sought, column_names))
 
     def tableless(self, tables: Collection[str]) -> Iterator[Tableless]:
-        """The rules that are for none of the `tables`."""
+        """The rules that are for none of the `tables`; not those with a history alone, where rows alone show the name."""
         ruled = {table for table in tables if table != self.except_for and not is_own_table(table)}
         unnamed = ruled - {rule.tables for rule in self.rules}
         for rule in self.rules:
+            plain = re.fullmatch(r"\w+", rule.tables, re.ASCII)
+            if rule.only_history and not plain:
+                continue
             if not any(re.fullmatch(rule.tables, table, re.ASCII) for table in ruled):
-                plain = re.fullmatch(r"\w+", rule.tables, re.ASCII)
                 yield Tableless(rule.tables, _near(rule.tables, unnamed) if plain else None)
 
 

@@ -167,7 +167,7 @@ def test_rows_without_a_key_are_sent_and_judged_by_the_server(shop: Shop) -> Non
         "CREATE TABLE shop.defaults (id BIGINT NOT NULL DEFAULT '7', v INT) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)"
     )
     rows = [change("p-0", 1, 0, "defaults", {"v": 1}), change("p-0", 1, 1, "defaults", {"v": 1}, end=True)]
-    with pytest.raises(RowsRejected, match="rejected 2 rows of defaults.*the server does not say why"):
+    with pytest.raises(RowsRejected, match=r"rejected 2 rows of defaults.*the server does not say why"):
         StarRocksSink(shop.options()).write(shop.frame(rows))
     assert shop.ask("SELECT id, v FROM shop.defaults") == []
 
