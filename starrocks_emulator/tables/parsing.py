@@ -185,4 +185,5 @@ def _is_time(hour: int, minute: int, second: int) -> bool:
 
 
 def _written(year: int, month: int, day: int, hour: int = 0, minute: int = 0, second: int = 0, micros: int = 0) -> str:
-    return f"{year:04d}-{month:02d}-{day:02d} {hour:02d}:{minute:02d}:{second:02d}.{micros:06d}"
+    fraction = f".{micros:06d}" if micros else ""
+    return f"{year:04d}-{month:02d}-{day:02d} {hour:02d}:{minute:02d}:{second:02d}{fraction}"

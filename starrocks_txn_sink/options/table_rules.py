@@ -387,7 +387,7 @@ class RuleSet:
                 yield Unmatched(sorted(names_by_table), column, _near(sought, column_names))
 
     def tableless(self, tables: Collection[str]) -> Iterator[Tableless]:
-        """The rules that are for none of the `tables`; not those with a history alone, where rows alone show the name."""
+        """The rules that are for none of the `tables`; not those with a history alone, whose tables only rows show."""
         ruled = {table for table in tables if table != self.except_for and not is_own_table(table)}
         unnamed = ruled - {rule.tables for rule in self.rules}
         for rule in self.rules:

@@ -209,7 +209,7 @@ _BY_HAND: Final = (
     "date_trunc or plain columns in PARTITION BY, or upgrade to a release after 4.0.14 or 4.1.4."
 )
 _TOO_MANY: Final = "Correct the rows if their values are wrong, or raise max_new_partitions, and start the query again."
-_GRANT: Final = "GRANT ALTER ON TABLE to the user, or make the partitions before their rows come."
+_GRANT: Final = "Grant the user ALTER on the table, or make the partitions before their rows come."
 
 
 def _closed(table: str, why: str, hint: str) -> PartitionClosed:

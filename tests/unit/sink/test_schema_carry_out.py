@@ -211,14 +211,16 @@ def test_columns_and_tables_are_made_over_sql(server: Emulator) -> None:
         f"CREATE TABLE shop.{name} (id BIGINT NOT NULL, n INT, d DECIMAL(9,2)) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)"
         for name in ("t", "u", "v")
     ),
-    alter_seconds=1.0,
+    alter_seconds=3.0,
 )
 def test_each_table_is_rewritten_once_and_all_at_the_same_time(server: Emulator) -> None:
     """Wire contract 10.15."""
     query(server, "ALTER TABLE shop.v MODIFY COLUMN n BIGINT")  # somebody else's
     began = time.monotonic()
     statements, _ = add(server, {name: {"n": ["=BIGINT"], "d": ["=DECIMAL(12,2)"], "x": ["LONG"]} for name in "tuv"})
-    assert time.monotonic() - began < 3.0  # two after each other in `v`, beside the others
+    assert (
+        time.monotonic() - began < 10.0
+    )  # of twelve, one after the other: two after each other in `v`, beside the others
     assert len(statements) == 3
     assert "ADD COLUMN `x` BIGINT NULL, MODIFY COLUMN `n` BIGINT NULL, MODIFY COLUMN `d` DECIMAL(12,2)" in statements[0]
     assert [len(query(server, f"SHOW ALTER TABLE COLUMN FROM shop WHERE TableName = '{name}'")) for name in "tuv"] == [
