@@ -54,8 +54,8 @@ relies on, and those of the emulator's other clients (11, single mode).
 
 **The suites on the real server**, that day: 242 tests, of which 223 passed, 13 failed and 6 were left out. What failed
 was a fault of the sink (2), another answer of the emulator or the contract (9), or a matter of the server's set-up (2);
-[known faults](../reference/wire-contract.md#415-known-faults) has those of the server. Most of it has been mended since,
-by these answers; **what was mended has not been run on a real server again**.
+[known faults](../reference/wire-contract.md#415-known-faults) has those of the server. Most of it has been mended
+since, by these answers; **what was mended has not been run on a real server again**.
 
 Made by `make conformance`; `make docs` renews the numbers.
 
