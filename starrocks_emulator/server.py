@@ -103,6 +103,7 @@ class Emulator(RunningServer):
             tracking_url=self._tracking_url,
             shuffle=Shuffle(settings.row_order, settings.row_order_seed),
             alter_seconds=settings.alter_seconds,
+            key_limit=lambda: self._memory.configuration.key_limit,
         )
         self._stack.callback(store.close)
         memory = self._memory = FrontendMemory(settings, store, self._clock, stopped=self._stopping.is_set)

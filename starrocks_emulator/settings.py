@@ -128,6 +128,10 @@ class Configuration:
     def scan_threads_per_core(self) -> int:
         return int(self.of_backends[SCAN_THREADS][0])
 
+    @property
+    def key_limit(self) -> int:
+        return int(self.of_backends[KEY_LIMIT][0])
+
     def change_backends(self, name: str, text: str) -> None:
         """Change one setting of all backends from now on; raises SettingError."""
         _, kind, mutable = self.of_backends.get(name, ("", "", False))
@@ -176,7 +180,9 @@ _CONFIGURATION = {
 }
 """Settings of a frontend that nothing here depends on, as a frontend of 4.1 shows them."""
 SCAN_THREADS = "pipeline_connector_scan_thread_num_per_cpu"
+KEY_LIMIT = "primary_key_limit_size"
 _OF_BACKENDS = {
+    KEY_LIMIT: ("128", "int", True),
     SCAN_THREADS: ("8", "int", True),
     "tablet_max_versions": ("1000", "int", True),
 }

@@ -15,7 +15,7 @@
 #define MOST_SLOTS 65536 /* fields of a message of Protobuf and of those around it: 1.5 MB */
 
 /* TEXT is the content of a string, or the JSON of another value; a STRING is nothing else. A LIST is the JSON of an array. */
-enum { ABI = 15, TEXT = 0, NUMBER = 1, STRING = 2, OBJECT = 3, LIST = 4 };
+enum { ABI = 16, TEXT = 0, NUMBER = 1, STRING = 2, OBJECT = 3, LIST = 4 };
 
 int32_t txn_sink_abi(void) { return ABI; }
 int32_t txn_sink_slack(void) { return SLACK; }
@@ -627,6 +627,63 @@ int64_t txn_sink_doubtful_rows(const void *bounds, int32_t wide, const uint8_t *
         Bounds b = {data + BOUND(row + 1), last};
         Place start = data + BOUND(row);
         if (at(start, &b) != SEPARATOR || !is_plain_object(start + 1, &b, deleted && deleted[row])) found[count++] = row;
+    }
+#undef BOUND
+    return count;
+}
+
+/* A column of texts in a primary key. */
+typedef struct {
+    const char *name;
+    int64_t name_size;
+} KeyText;
+
+/* Whether the texts of a row's key may have more bytes than they may have, or the row is not plain. Escapes are longer than
+   what they stand for. Of members of one name the first counts. */
+static int may_have_long_key(Place p, const Bounds *b, const Plan *plan) {
+    const KeyText *texts = plan->members;
+    int64_t room = plan->only_named, left = plan->count;
+    uint64_t met = 0;
+    if (b->end - p <= room) return 0;
+    if (at(p, b) != '{') return 1;
+    p = skip_spaces(p + 1, b);
+    while (at(p, b) != '}') {
+        Place name, name_end, value;
+        int escaped = 0;
+        value = skip_name(p, b, &name, &name_end, &escaped);
+        if (!value || escaped) return 1;
+        p = skip_value(value, b);
+        if (!p) return 1;
+        for (int64_t n = 0; n < plan->count; n++) {
+            if (name_end - name != texts[n].name_size || memcmp(name, texts[n].name, (size_t)texts[n].name_size)) continue;
+            if (met >> n & 1) break;
+            met |= (uint64_t)1 << n;
+            room -= p - value - (*value == '"' ? 2 : 0);
+            if (room < 0) return 1;
+            if (!--left) return 0;
+            break;
+        }
+        p = skip_spaces(p, b);
+        if (at(p, b) != ',') return at(p, b) != '}';
+        p = skip_spaces(p + 1, b);
+    }
+    return 0;
+}
+
+/* Write the numbers of the rows to `found` whose key may be too long by their plan (`chosen`; -1: none); returns how many
+   there are. Texts lie between `bounds` as in txn_sink_read. */
+int64_t txn_sink_long_keys(const void *bounds, int32_t wide, const uint8_t *data, const Plan *plans, const int32_t *chosen,
+                           int64_t rows, int64_t *found) {
+    const int32_t *narrow_bounds = bounds;
+    const int64_t *wide_bounds = bounds;
+    int64_t count = 0;
+#define BOUND(n) (wide ? wide_bounds[n] : (int64_t)narrow_bounds[n])
+    Place last = data + BOUND(rows) - 16;
+    for (int64_t row = 0; row < rows; row++) {
+        Bounds b = {data + BOUND(row + 1), last};
+        Place start = data + BOUND(row);
+        if (chosen[row] < 0) continue;
+        if (at(start, &b) != SEPARATOR || may_have_long_key(start + 1, &b, &plans[chosen[row]])) found[count++] = row;
     }
 #undef BOUND
     return count;

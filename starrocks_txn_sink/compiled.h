@@ -232,8 +232,9 @@ static inline uint8_t *copy(uint8_t *to, Place from, int64_t size, Place last) {
     return to + size;
 }
 
-/* What is done to the rows of one table: `members` are of Conversion, of Rule or of ColumnRule. With `only_named` members
-   without a Rule are left out; of ColumnRules it is how many columns a row may not leave out. */
+/* What is done to the rows of one table: `members` are of Conversion, of Rule, of ColumnRule or of KeyText. With `only_named`
+   members without a Rule are left out; of ColumnRules it is how many columns a row may not leave out, and of KeyTexts how many
+   bytes they may have together. */
 typedef struct {
     const void *members;
     int64_t count, only_named;

@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count
@@ -44,7 +44,19 @@ SMALL: Final = 4 << 20
 
 _WORKERS: Final = 2
 
-_KEY_BYTES = 128
+KEY_BYTES: Final = 128
+"""What a backend takes of a primary key (`primary_key_limit_size`)."""
+
+_FIXED_BYTES: Final = {
+    "BOOLEAN": 1,
+    "TINYINT": 1,
+    "SMALLINT": 2,
+    "INT": 4,
+    "BIGINT": 8,
+    "LARGEINT": 16,
+    "DATE": 4,
+    "DATETIME": 8,
+}
 # Anything else that DuckDB raises would be the emulator's own fault and is not to be taken for the rows'.
 _BODY_FAULTS = (duckdb.InvalidInputException, duckdb.ConversionException, duckdb.OutOfRangeException)
 
@@ -81,6 +93,7 @@ def stage(
     spool: Path,
     *,
     kind: str = "TEMP TABLE",
+    key_limit: int = KEY_BYTES,
 ) -> Staged:
     """Read and judge the bodies at `paths` into `name`, a new table of that kind; raises StagingFailed."""
     folder = Path(tempfile.mkdtemp(prefix="plain-", dir=spool))
@@ -94,7 +107,7 @@ def stage(
         raise StagingFailed(NO_ROWS) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    _check_key_size(cursor, plan, name)
+    _check_key_size(cursor, plan, name, key_limit)
     _check_merge(cursor, plan, name)
     return Staged(plan, name, judgement, sum(path.stat().st_size for path in paths))
 
@@ -141,20 +154,25 @@ def _cause(error: Exception) -> str:
     return f"the body cannot be read: {type(error).__name__}"
 
 
-def _check_key_size(cursor: duckdb.DuckDBPyConnection, plan: Plan, name: str) -> None:
-    """The server refuses primary keys of more than 128 bytes."""
+def _check_key_size(cursor: duckdb.DuckDBPyConnection, plan: Plan, name: str, limit: int) -> None:
+    """The server fails a table with a key that is too long: values behind each other, and texts with an end.
+
+    Two bytes end a text in front of another value, in which each U+0000 is a byte longer (wire contract 4.7).
+    """
     table = plan.table
-    texts = [
-        column
-        for column in table.columns
-        if table.is_key(column) and column.type.length is not None and table.model.takes_operations
-    ]
-    if sum(column.type.length or 0 for column in texts) <= _KEY_BYTES:
+    key = [column for column in table.columns if table.is_key(column)] if table.model.takes_operations else []
+    if not any(column.type.length is not None for column in key):
         return
-    size = " + ".join(f"strlen({quote(column.name)})" for column in texts)
-    row = cursor.execute(f"SELECT max({size}) FROM {name} WHERE __reason IS NULL").fetchone()
-    if row and row[0] is not None and row[0] > _KEY_BYTES:
-        raise StagingFailed(f"primary key size exceed the limit, limit is {_KEY_BYTES}")
+    parts = [str(_FIXED_BYTES.get(column.type.name, 0)) for column in key if column.type.length is None]
+    for column in key:
+        if column.type.length is not None:
+            text = quote(column.name)
+            parts.append(f"strlen({text})")
+            if column is not key[-1]:
+                parts.append(f"2 + strlen({text}) - strlen(replace({text}, chr(0), ''))")
+    row = cursor.execute(f"SELECT max({' + '.join(parts)}) FROM {name} WHERE __reason IS NULL").fetchone()
+    if row and row[0] is not None and row[0] > limit:
+        raise StagingFailed(NO_ROWS)
 
 
 def _check_merge(cursor: duckdb.DuckDBPyConnection, plan: Plan, name: str) -> None:
@@ -166,8 +184,8 @@ def _check_merge(cursor: duckdb.DuckDBPyConnection, plan: Plan, name: str) -> No
 class Ahead:
     """Bodies judged by threads of its own. Thread-safe."""
 
-    def __init__(self, engine: Engine, spool: Path) -> None:
-        self._engine, self._spool = engine, spool
+    def __init__(self, engine: Engine, spool: Path, key_limit: Callable[[], int] = lambda: KEY_BYTES) -> None:
+        self._engine, self._spool, self._key_limit = engine, spool, key_limit
         self._pool = ThreadPoolExecutor(_WORKERS, "judge-ahead")
         self._judged: dict[Path, Future[Staged]] = {}
         self._guard = threading.Lock()
@@ -202,7 +220,7 @@ class Ahead:
     def _judge(self, plan: Plan, path: Path, name: str) -> Staged:
         with self._engine.cursor() as cursor:
             try:
-                return stage(cursor, plan, [path], name, self._spool, kind="TABLE")
+                return stage(cursor, plan, [path], name, self._spool, kind="TABLE", key_limit=self._key_limit())
             except BaseException:
                 cursor.execute(f"DROP TABLE IF EXISTS {name}")
                 raise

@@ -37,7 +37,7 @@ from starrocks_emulator.tables.partitions import Opening, Values, needed, with_p
 from starrocks_emulator.tables.plan import Plan, PlanRejected, make_plan
 from starrocks_emulator.tables.reading import define_readers
 from starrocks_emulator.tables.sets import define_functions
-from starrocks_emulator.tables.staging import NO_ROWS, Ahead, Staged, StagingFailed, stage
+from starrocks_emulator.tables.staging import KEY_BYTES, NO_ROWS, Ahead, Staged, StagingFailed, stage
 
 __all__ = ["NO_ROWS", "CommitRejected", "Plan", "PlanRejected", "Store", "TableCounts", "TransactionRecord"]
 
@@ -107,6 +107,7 @@ class Store:
         memory_limit: str = "2GB",
         shuffle: Shuffle = _IN_ORDER,
         alter_seconds: float = 0.0,
+        key_limit: Callable[[], int] = lambda: KEY_BYTES,
     ) -> None:
         self._shuffle = shuffle
         self.alterations = Alterations(alter_seconds)
@@ -114,7 +115,8 @@ class Store:
         self._engine = Engine(data_dir, self.spool_dir, memory_limit)
         shutil.rmtree(self.spool_dir, ignore_errors=True)
         self.spool_dir.mkdir(mode=0o700, parents=True)
-        self._ahead = Ahead(self._engine, self.spool_dir)
+        self._key_limit = key_limit
+        self._ahead = Ahead(self._engine, self.spool_dir, key_limit)
         self._tracking_url = tracking_url
         self.tracking_logs = TrackingLogs()
         self.virtual_tables: dict[tuple[str, str], VirtualRows] = {}
@@ -250,7 +252,9 @@ class Store:
         plan, paths = load
         table = plan.table.name
         try:
-            rows = self._ahead.take(paths) or stage(cursor, plan, paths, f"stage_{place}", self.spool_dir)
+            rows = self._ahead.take(paths) or stage(
+                cursor, plan, paths, f"stage_{place}", self.spool_dir, key_limit=self._key_limit()
+            )
         except StagingFailed as error:
             raise CommitRejected(table, str(error)) from error
         verdict = rows.verdict

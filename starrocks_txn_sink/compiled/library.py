@@ -18,7 +18,7 @@ import pyarrow as pa
 LIBRARY: Final = Path(__file__).parents[1] / "_compiled.so"
 PURE: Final = "STARROCKS_TXN_SINK_PURE"
 """The environment variable that turns the compiled loops off, with the value 1."""
-ABI: Final = 15  # that of compiled.c; a library with another number is not used
+ABI: Final = 16  # that of compiled.c; a library with another number is not used
 MOST_BYTES: Final = (1 << 31) - (1 << 16)  # offsets of 32 bits
 _FREE_JUDGEMENTS: Final = 64
 _VALUES_A_JUDGEMENT: Final = 16
@@ -100,6 +100,7 @@ _FUNCTIONS: Final[Functions] = {
         ),
     ),
     "doubtful_rows": (_NUMBER, (_POINTER, ctypes.c_int32, *[_POINTER] * 2, _NUMBER, _POINTER)),
+    "long_keys": (_NUMBER, (_POINTER, ctypes.c_int32, *[_POINTER] * 3, _NUMBER, _POINTER)),
     "messages": (_NUMBER, (_POINTER, _NUMBER, *[_POINTER] * 3)),
     "take": (None, (_POINTER, _NUMBER, *[_POINTER] * 7)),
     "headers": (_NUMBER, (_POINTER, _NUMBER, *[_POINTER] * 6)),

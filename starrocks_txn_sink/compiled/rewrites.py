@@ -39,7 +39,7 @@ class _Rule(ctypes.Structure):
     )
 
 
-class _Plan(ctypes.Structure):
+class Plan(ctypes.Structure):
     """The struct `Plan` of compiled.c."""
 
     _fields_ = (("members", ctypes.c_void_p), ("count", ctypes.c_int64), ("only_named", ctypes.c_int64))
@@ -105,9 +105,7 @@ def _plans(
 ) -> Any:
     """The structs `Plan` of compiled.c, each with its members."""
     members = [(kind * len(plan))(*plan) for plan in map(tuple, plans)]
-    plan_array: Any = (_Plan * len(members))(
-        *(_Plan(ctypes.addressof(plan), len(plan), only_named) for plan in members)
-    )
+    plan_array: Any = (Plan * len(members))(*(Plan(ctypes.addressof(plan), len(plan), only_named) for plan in members))
     plan_array.members = members  # they live as long as what points to them
     return plan_array
 
@@ -118,8 +116,8 @@ class ColumnRules:
     def __init__(self, tables: Sequence[Sequence[tuple[str, ValueRule, bool]]]) -> None:
         self._kept: list[object] = []  # lives as long as what points to it
         plans = [(self._array(columns), len(columns), sum(needed for *_, needed in columns)) for columns in tables]
-        self.plans: Any = (_Plan * len(plans))(
-            *(_Plan(ctypes.addressof(array), count, needed) for array, count, needed in plans)
+        self.plans: Any = (Plan * len(plans))(
+            *(Plan(ctypes.addressof(array), count, needed) for array, count, needed in plans)
         )
 
     def misfits(self, rows: pa.Array, tables: _Numbers) -> np.ndarray[Any, np.dtype[np.int64]] | None:

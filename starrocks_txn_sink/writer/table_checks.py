@@ -29,6 +29,7 @@ from starrocks_txn_sink.rows.unchanged import UnchangedValues
 from starrocks_txn_sink.rows.widening import changed_by_hand, holds, rounds, widened
 from starrocks_txn_sink.sources.formats.bare_values import BareValues, ConnectorModes
 from starrocks_txn_sink.sql.connection import LeaderConnection
+from starrocks_txn_sink.writer.key_checks import KeyChecks, KnownKeyLimit
 from starrocks_txn_sink.writer.partitions import KnownPartitions, PartitionCheck
 from starrocks_txn_sink.writer.value_checks import ValueChecks, zone_of
 
@@ -53,6 +54,7 @@ class KnownColumns:
         self._rows: dict[str, list[Sequence[object]]] = {}  # none for a table that is not seen
         self._columns: dict[str, tuple[TargetColumn, ...]] = {}  # of tables that were asked for
         self._read_at = -math.inf
+        self.key_limit = KnownKeyLimit(connection)
 
     def of(self, table: str, again: bool, deadline: Deadline) -> frozenset[str] | None:
         """The columns of `table`; None if the user may not see any. Raises QueryFailed.
@@ -220,6 +222,14 @@ class SourceSchema:
     keep_types: Callable[[Lacking], None] = keep_no_types
 
 
+def _with_others(bad_rows: list[BadRow], others: list[BadRow]) -> list[BadRow]:
+    """The bad rows and those of `others` that are not among them, in the order of the rows."""
+    if not others:
+        return bad_rows
+    numbers = {row.number for row in bad_rows}
+    return sorted((*bad_rows, *(row for row in others if row.number not in numbers)), key=lambda row: row.number)
+
+
 class TableChecks:
     """The checks of one lane: of its rows, batch by batch, and of the columns that they need.
 
@@ -245,6 +255,9 @@ class TableChecks:
         self._options, self._source, self._known, self._deadline = options, source, known_columns, deadline
         self._texts = RowCheck(doubtful_rows)
         self.members = self._member_names(compared, unchanged)
+        self._keys: KeyChecks | None = None
+        if known_columns is not None:
+            self._keys = KeyChecks(self._columns_of, known_columns.key_limit, deadline)
         self._values: ValueChecks | None = None
         if known_columns is not None and options.check_values:
             self._values = ValueChecks(self._columns_of, zone_of(options.timestamp_zone))
@@ -270,7 +283,8 @@ class TableChecks:
 
     def judge(self, batch: pa.RecordBatch) -> list[BadRow]:
         """The rows of a batch that the sink itself judges to be bad; a `bad_rows.Judge`."""
-        return self._texts(batch)
+        torn = self._texts(batch)
+        return torn if self._keys is None else _with_others(torn, self._keys(batch))
 
     def of_rows(self, *, judged: bool = False) -> CheckRows:
         """The checks of a batch: its rows one by one, unless they are `judged` before, then what is in them.
@@ -297,9 +311,7 @@ class TableChecks:
         bad_rows = self.judge(batch)
         if self._values is None or self._waits:
             return bad_rows
-        torn = {row.number for row in bad_rows}
-        unfit = (row for row in self._values.bad_rows(batch) if row.number not in torn)
-        return sorted((*bad_rows, *unfit), key=lambda row: row.number)
+        return _with_others(bad_rows, self._values.bad_rows(batch))
 
     def fit(self) -> FitRows:
         """Writes the rows of a batch as their columns keep them, as far as these are known.

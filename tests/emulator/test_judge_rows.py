@@ -182,11 +182,32 @@ def test_one_deletes_and_any_other_number_does_not(store: Store) -> None:
     assert rows(store, "SELECT order_id, customer_id FROM orders ORDER BY 1") == [(3, 2), (4, 2), (5, 2)]
 
 
-def test_a_too_large_primary_key_fails_the_commit(store: Store) -> None:
-    run(store, QuerySession(), "CREATE TABLE IF NOT EXISTS test.named (name VARCHAR(200) NOT NULL) PRIMARY KEY(name)")
-    load(store, "named", [{"name": "x" * 128}])
-    with pytest.raises(CommitRejected, match="primary key size exceed the limit"):
-        load(store, "named", [{"name": "x" * 129}])
+@pytest.mark.parametrize(
+    ("columns", "rest", "most"),
+    [
+        ("name VARCHAR(200) NOT NULL", {}, 128),
+        ("id INT NOT NULL, name VARCHAR(200) NOT NULL", {"id": 1}, 124),
+        ("name VARCHAR(200) NOT NULL, day DATE NOT NULL", {"day": "2024-01-01"}, 122),
+        ("name VARCHAR(200) NOT NULL, part VARCHAR(200) NOT NULL", {"part": "\0é"}, 123),
+    ],
+)
+def test_a_too_large_primary_key_fails_the_commit_without_a_count(
+    store: Store, columns: str, rest: dict[str, Any], most: int
+) -> None:
+    names = ", ".join(column.split()[0] for column in columns.split(", "))
+    run(store, QuerySession(), "DROP TABLE IF EXISTS test.named")
+    run(store, QuerySession(), f"CREATE TABLE test.named ({columns}) PRIMARY KEY({names})")
+    load(store, "named", [{"name": "x" * most} | rest])
+    with pytest.raises(CommitRejected, match=r"No rows were imported from upstream$") as refused:
+        load(store, "named", [{"name": "x" * (most + 1)} | rest])
+    assert not refused.value.counts
+
+
+def test_a_null_character_in_front_of_another_value_of_the_key_counts_twice(store: Store) -> None:
+    run(store, QuerySession(), "CREATE TABLE IF NOT EXISTS test.ended (n VARCHAR(200), id INT) PRIMARY KEY(n, id)")
+    load(store, "ended", [{"n": "x" * 120 + "\0", "id": 1}])
+    with pytest.raises(CommitRejected):
+        load(store, "ended", [{"n": "x" * 119 + "\0\0", "id": 1}])
 
 
 @given(unscaled=st.integers(-(10**10) + 1, 10**10 - 1), quoted=st.booleans())

@@ -26,9 +26,9 @@ def judged_late(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[Path]]:
     late: list[Sequence[Path]] = []
     stage = staging.stage
 
-    def noted(cursor: Any, plan: Plan, paths: Sequence[Path], name: str, spool: Path) -> Any:
+    def noted(cursor: Any, plan: Plan, paths: Sequence[Path], *further: Any, **named: Any) -> Any:
         late.append(paths)
-        return stage(cursor, plan, paths, name, spool)
+        return stage(cursor, plan, paths, *further, **named)
 
     monkeypatch.setattr(tables_store, "stage", noted)
     return late

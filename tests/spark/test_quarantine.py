@@ -120,3 +120,23 @@ def test_what_a_quarantine_needs_is_asked_for(spark: SparkSession, server: Emula
     plain = spark.createDataFrame([("orders", '{"id": 1}')], "table string, row string")
     with pytest.raises(InputError, match="no source transactions to dead-letter"):
         sink(server, on_bad_rows="quarantine").write(plain)
+
+
+def test_a_key_that_is_too_long_is_named_and_not_sent(spark: SparkSession, server: Emulator) -> None:
+    query(server, "CREATE TABLE shop.named (name VARCHAR(200) NOT NULL, id BIGINT NOT NULL) PRIMARY KEY(name, id)")
+    rows = [
+        ("p", place, "named", f'{{"name": "{"x" * (119 if place == 2 else 118)}", "id": {place}}}') for place in (1, 2)
+    ]
+    named = spark.createDataFrame(rows, "source_partition string, position long, table string, row string").withColumns(
+        {"seq": F.lit(0).cast("long"), "transaction_end": F.lit(True)}
+    )
+    said = r"A row has a primary key of 129 bytes \(columns name, id\), and StarRocks takes at most 128"
+    with pytest.raises(RowsRejected, match=said) as refused:
+        sink(server).write(named)
+    assert refused.value.context["table"] == "named"
+    (receipt,) = sink(server, on_bad_rows="quarantine").write(named)
+    assert (receipt.rows, receipt.dead_lettered_rows) == (1, 1)
+    assert query(server, "SELECT id FROM shop.named") == [(1,)]
+    ((position, reason),) = query(server, f"SELECT position, reason FROM shop.{DEAD_LETTER_TABLE}")
+    assert position == 2
+    assert "A row of named has a primary key of 129 bytes (columns name, id)" in reason

@@ -1,0 +1,124 @@
+"""Primary keys that are longer than the server takes, found before their rows are sent (`rows.key_sizes`).
+
+The compiled loop names the few rows whose key may be too long, and Python measures those. Only for a key above the
+server's usual limit a backend is asked for its own one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import pyarrow as pa
+
+from starrocks_txn_sink.clock import Deadline
+from starrocks_txn_sink.compiled.keys import LongKeys
+from starrocks_txn_sink.coordinator.model import SEPARATOR
+from starrocks_txn_sink.errors import QueryRefused, StarRocksSinkError
+from starrocks_txn_sink.options.sink_options import is_own_table
+from starrocks_txn_sink.rows import columns
+from starrocks_txn_sink.rows.bad_rows import BadRow
+from starrocks_txn_sink.rows.key_sizes import LIMIT, KeySize
+from starrocks_txn_sink.rows.metadata import Numbers, numbers_by_table
+from starrocks_txn_sink.rows.target import TargetColumn
+from starrocks_txn_sink.sql.connection import LeaderConnection
+
+ColumnsOf = Callable[[str, bool], Sequence[TargetColumn]]
+"""The columns of a table, none if nothing is known about it; with True the server is asked again."""
+
+LimitOf = Callable[[Deadline], int | None]
+"""The bytes of a key that the server takes; None if it does not say so now."""
+
+SETTING: Final = "primary_key_limit_size"
+_LIMITS: Final = f"SELECT VALUE FROM information_schema.be_configs WHERE NAME = '{SETTING}'"
+_FRESH, _AGAIN = 60.0, 5.0
+_SECONDS: Final = 3.0  # the answer comes at once, or not while all threads are held (wire contract 4.16)
+
+
+@dataclass(slots=True)
+class KnownKeyLimit:
+    """The limit of the backends, of several the least, as it was at most a minute ago."""
+
+    connection: LeaderConnection
+    _limit: int | None = None
+    _next: float = -math.inf
+
+    def __call__(self, deadline: Deadline) -> int | None:
+        """Ask, or give the last answer; None without one. A user who may not ask gets the usual limit."""
+        now = deadline.clock.monotonic()
+        if now < self._next:
+            return self._limit
+        limit = Deadline.after(min(_SECONDS, deadline.remaining()), deadline.clock)
+        try:
+            rows = self.connection.query(_LIMITS, (), limit)
+        except QueryRefused:
+            rows = []
+        except StarRocksSinkError:
+            self._next = now + _AGAIN
+            return self._limit
+        self._limit = min((int(str(value)) for (value,) in rows if str(value).isdecimal()), default=LIMIT)
+        self._next = now + _FRESH
+        return self._limit
+
+
+@dataclass(slots=True)
+class KeyChecks:
+    """Judges the keys of a lane's rows; a `bad_rows.Judge`. Rows of tables that are not known pass."""
+
+    columns_of: ColumnsOf
+    limit_of: LimitOf
+    deadline: Deadline
+    _limit: int = LIMIT
+    _columns: dict[str, Sequence[TargetColumn]] = field(default_factory=dict)
+    _sizes: dict[str, KeySize | None] = field(default_factory=dict)
+    _loops: dict[tuple[str, ...], LongKeys] = field(default_factory=dict)  # by the tables of a batch
+
+    def __call__(self, batch: pa.RecordBatch) -> list[BadRow]:
+        """The rows whose key is too long."""
+        names, of_row = numbers_by_table(batch.column(columns.TABLE))
+        if not any(self._may_be_long(name) for name in names):
+            return []
+        payload = batch.column(columns.PAYLOAD)
+        long = self._too_long(payload, names, of_row)
+        if not long:
+            return []
+        limit = self.limit_of(self.deadline)
+        if limit is None:  # the server decides
+            return []
+        if limit != self._limit:
+            self._limit = limit
+            self._loops.clear()
+            long = self._too_long(payload, names, of_row)
+        return [BadRow(number, _reason(self._sizes[names[of_row[number]]], size, self._limit)) for number, size in long]
+
+    def _may_be_long(self, table: str) -> bool:
+        """Whether the table's columns have room for a key that is too long."""
+        found = () if is_own_table(table) else self.columns_of(table, False)
+        if self._columns.get(table) is not found:
+            self._columns[table], self._sizes[table] = found, KeySize.of(found)
+            self._loops.clear()
+        size = self._sizes[table]
+        return size is not None and size.most > self._limit
+
+    def _too_long(self, payload: pa.Array, names: list[str], of_row: Numbers) -> list[tuple[int, int]]:
+        """Numbers of the rows above the limit, and the sizes of their keys."""
+        key = (*names,)
+        if key not in self._loops:
+            wanted = [self._sizes[name] if self._may_be_long(name) else None for name in names]
+            self._loops[key] = LongKeys(wanted, self._limit)
+        numbers = self._loops[key].candidates(payload, of_row)
+        texts = payload.take(pa.array(numbers, pa.int64())).cast(pa.large_binary()).to_pylist() if numbers else []
+        sizes = (
+            (number, size.of_row(text[len(SEPARATOR) :]))
+            for number, text in zip(numbers, texts, strict=True)
+            if (size := self._sizes[names[of_row[number]]]) is not None
+        )
+        return [(number, size) for number, size in sizes if size > self._limit]
+
+
+def _reason(key: KeySize | None, size: int, limit: int) -> str:
+    assert key is not None
+    names = f"column{'s' if len(key.columns) > 1 else ''} {', '.join(key.columns)}"
+    return f"has a primary key of {size} bytes ({names}), and StarRocks takes at most {limit}"
