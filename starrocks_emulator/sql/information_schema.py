@@ -221,10 +221,7 @@ def _loads(memory: FrontendMemory) -> Iterator[tuple[Task, TableLoad]]:
 
 def _row(memory: FrontendMemory, task: Task, load: TableLoad) -> dict[str, Any]:
     counts = load.counts
-    scanned, sunk, filtered, unselected = 0, -1, -1, -1  # before rows were judged
-    if counts:
-        sunk, filtered, unselected = counts.loaded, counts.filtered, counts.unselected
-        scanned = sunk + filtered + unselected
+    sunk, filtered, unselected = _row_counts(load)
     return {
         "ID": load.job_id,
         "JOB_ID": load.job_id,
@@ -238,7 +235,7 @@ def _row(memory: FrontendMemory, task: Task, load: TableLoad) -> dict[str, Any]:
         "PROGRESS": _PROGRESS.get(load.state, "0%"),
         "TYPE": "PARALLEL_STREAM_LOAD",
         "PRIORITY": "NORMAL",
-        "SCAN_ROWS": scanned,
+        "SCAN_ROWS": max(sunk + filtered + unselected, 0),
         "SCAN_BYTES": counts.bytes if counts else 0,
         "FILTERED_ROWS": filtered,
         "UNSELECTED_ROWS": unselected,
@@ -249,10 +246,18 @@ def _row(memory: FrontendMemory, task: Task, load: TableLoad) -> dict[str, Any]:
         "LOAD_COMMIT_TIME": _text(load.finished_at) if counts and load.state != "CANCELLED" else None,
         "LOAD_FINISH_TIME": _text(load.finished_at),
         "PROPERTIES": "{}",
-        "ERROR_MSG": load.error,
+        "ERROR_MSG": load.error or None,
         "TRACKING_SQL": _tracking_sql(task, load),
         "REJECTED_RECORD_PATH": "",
     }
+
+
+def _row_counts(load: TableLoad) -> tuple[int, int, int]:
+    """Rows that were kept, filtered and left out; -1 before they were judged, and of a load without rows."""
+    counts = load.counts
+    if counts is None or not (counts.loaded or counts.filtered or counts.unselected):
+        return -1, -1, -1
+    return counts.loaded, counts.filtered, counts.unselected
 
 
 def _tracking_sql(task: Task, load: TableLoad) -> str:
@@ -274,9 +279,7 @@ def stream_load_rows(memory: FrontendMemory) -> list[dict[str, Any]]:
 def _stream_load(task: Task, load: TableLoad) -> dict[str, Any]:
     counts, prepared = load.counts, load.prepared_at is not None
     created, ended = _text(load.created_at), None if load.state == "PREPARING" else _text(load.finished_at)
-    figures = (-1, -1, -1, counts.bytes if counts else -1)  # also of a load without rows
-    if counts and (counts.loaded or counts.filtered or counts.unselected):
-        figures = counts.loaded, counts.filtered, counts.unselected, counts.bytes
+    figures = *_row_counts(load), counts.bytes if counts else -1
     numbers = ("NumRowsNormal", "NumRowsAbNormal", "NumRowsUnselected", "NumLoadBytes")
     return {
         "Label": task.label,

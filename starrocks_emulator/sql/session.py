@@ -139,8 +139,8 @@ class QuerySession:
         try:
             yield
         except ScanTimedOut as error:
-            seconds = f"{self.query_seconds:g}"
-            raise SqlError(f"Query reached its timeout of {seconds} seconds", UNKNOWN_ERROR) from error
+            text = f"Query reached its timeout of {self.query_seconds:g} seconds, please increase the 'query_timeout'"
+            raise SqlError(f"{text} session variable and retry", UNKNOWN_ERROR) from error
 
     @property
     def locks_database(self) -> bool:

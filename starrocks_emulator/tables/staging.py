@@ -67,12 +67,13 @@ class StagingFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """Judged rows of one table, waiting in the table `name`."""
+    """Judged rows of one table, waiting in the table `name`; `log` leads to the reasons of filtered ones."""
 
     plan: Plan
     name: str
     verdict: Verdict
     body_bytes: int
+    log: str = ""
 
     @property
     def rows(self) -> str:

@@ -79,10 +79,10 @@ class CommitRejected(Exception):
 _NOT_APART: Mapping[int, float] = MappingProxyType({})
 
 
-def _counts(rows: Staged, url: str = "") -> TableCounts:
+def _counts(rows: Staged) -> TableCounts:
     """A load without a row that is left has no log (wire contract 5.10)."""
     verdict = rows.verdict
-    log = url if verdict.loaded else ""
+    log = rows.log if verdict.loaded else ""
     return TableCounts(verdict.loaded, verdict.filtered, verdict.unselected, rows.body_bytes, log)
 
 
@@ -267,9 +267,10 @@ class Store:
             log = TrackingLog(f"error_log_{txn_id:x}_{place:x}", label, plan.database, table, verdict.lines)
             self.tracking_logs.add(log)
             url = self._tracking_url(log.id)
+            rows = replace(rows, log=url)
             cause = cause and f"{cause}, tracking_url: {url}"
         if cause:
-            raise CommitRejected(table, cause, counts=_counts(rows, url), reasons=verdict.reasons, url=url)
+            raise CommitRejected(table, cause, counts=_counts(rows), reasons=verdict.reasons, url=url)
         return rows
 
     def _write(

@@ -276,6 +276,8 @@ class Backend:
     ) -> Body:
         """As `load`, into a context that need not be known here."""
         if context.overdue():
+            if not context.single:  # the backend has dropped what it held
+                raise _not_exists(context.label)
             raise LoadRefused("ABORTED", "The load is timeout, and will be aborted")
         if busy or not context.busy.acquire(blocking=False):
             raise LoadRefused("TXN_IN_PROCESSING", "Transaction is in processing")
@@ -319,7 +321,7 @@ class Backend:
         with self._guard:
             context = self._contexts.get((label, "")) or self._contexts.get((label, table))
         if context is None:
-            raise LoadRefused("TXN_NOT_EXISTS", f"Transaction with label {label} not exists")
+            raise _not_exists(label)
         if context.database != database:
             raise LoadRefused(
                 "INVALID_ARGUMENT",
@@ -413,6 +415,10 @@ class Backend:
         """Lose every context, as a backend that was restarted does."""
         for label, table in list(self._contexts):
             self.discard(label, single=not table)
+
+
+def _not_exists(label: str) -> LoadRefused:
+    return LoadRefused("TXN_NOT_EXISTS", f"Transaction with label {label} not exists")
 
 
 def body_names() -> Callable[[], str]:

@@ -165,6 +165,7 @@ class Frontend:
                 properties = request.load_properties()
                 context = LoadContext(task.label, task.database, table, task.txn_id, properties, plan)
                 context.ends_at = task.deadline
+                context.overdue = lambda: memory.clock.monotonic() >= task.deadline
                 backend.open(context)
                 task.tables[table] = TableLoad(next(memory.ids), table, backend, memory.clock.wall())
             return _backend_of(task, table)

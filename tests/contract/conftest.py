@@ -67,6 +67,12 @@ def client(server: Server, request: pytest.FixtureRequest) -> Iterator[Client]:
 
 
 @pytest.fixture
+def real(request: pytest.FixtureRequest) -> bool:
+    """Whether the server is a real one."""
+    return bool(request.node.callspec.params["server"] == "real")
+
+
+@pytest.fixture
 def generation_b(server: Server) -> None:
     if server.generation != "B":
         pytest.skip("a rule of generation B")

@@ -10,7 +10,11 @@ from tests.support.product_sql import statements
 from tests.support.recordings import read, recordings, records
 
 RECORDED = {
-    name: record for path in recordings() if path.name == "statements.json" for name, record in records(read(path))
+    name: record
+    for path in recordings()
+    if path.name == "statements.json"
+    for name, record in records(read(path))
+    if "statement" in record
 }
 REFUSED = {"the sink's own tables: ledger with too many replicas"}
 """Statements that the server has to refuse."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from starrocks_emulator.settings import Generation, Limits
+from starrocks_emulator.transactions.backend import LoadRefused
 from tests.support.protocol_doubles import Stage
 
 B, C = Generation.B, Generation.C
@@ -114,7 +115,8 @@ def test_without_a_timeout_header_a_transaction_lives_twenty_seconds(tmp_path: P
     for label in ("l", "loaded"):
         assert stage.load(label, "t")["Status"] == "OK"
     stage.clock.sleep(2)
-    assert stage.load("l", "t")["Status"] == "OK"  # it has its plan
+    with pytest.raises(LoadRefused, match="Transaction with label l not exists"):  # it has its plan, but no context
+        stage.load("l", "t")
     assert "Load timeout. Increase the timeout and retry" in stage.load("l", "u")["Message"]
     assert stage.begin("l")["ExistingJobStatus"] == "CANCELLED"
     assert "Load timeout. Increase the timeout and retry" in stage.commit("loaded")["Message"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import re
 import secrets
 import socket
 from collections.abc import Iterator, Mapping
@@ -92,6 +93,7 @@ class Reply:
 
 
 _NUMBERS = itertools.count(1)
+_LONG_NUMBER = re.compile(r"\b\d{4,}\b")
 _RUN = secrets.token_hex(4)
 
 
@@ -130,6 +132,16 @@ class Client:
         columns = "TABLE_NAME", "STATE", "SINK_ROWS", "FILTERED_ROWS", "ERROR_MSG", "TRACKING_SQL"
         rows = self.server.sql(f"SELECT {', '.join(columns)} FROM information_schema.loads WHERE LABEL = '{label}'")
         return {str(row[0]): dict(zip(columns, row, strict=True)) for row in rows}
+
+    def reasons(self, label: str, table: str) -> list[str]:
+        """The first line of each reason in the log of a table; numbers of four digits and more are N."""
+        rows = self.server.sql(f"SHOW ALL STREAM LOAD FOR `{label}` FROM {self.server.database}")
+        (url,) = (row[8] for row in rows if row[5] == table)
+        if not url:
+            return []
+        text = self.session.get(self.server.reachable(str(url)), timeout=30).text
+        first = (reason.split("Row:")[0].split("\n")[0].strip() for reason in text.split("Error: ")[1:])
+        return [_LONG_NUMBER.sub("N", reason)[:400] for reason in first]
 
     # --- operations ---------------------------------------------------------------------------------------------------
 
