@@ -42,6 +42,7 @@ _RULES: Final = tuple(
         # The server says so of a text that is none of the type, too.
         (r"is out of range\. The type of '(\w+)' is", "a value that does not fit the column's type"),
         (r"^value does not fit type .*column: (\w+)", "a value that does not fit the column's type"),
+        (r"out of partition ranges", "a row that no partition takes"),
         (r"op type", "an unknown __op"),
         (r"column count|value count", "another number of columns"),
     )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import pyarrow as pa
@@ -18,9 +19,10 @@ from starrocks_txn_sink.sink.lanes import Written, write_shared
 from starrocks_txn_sink.sink.session import Session, open_session
 from starrocks_txn_sink.writer.messages import LaneReport, Message, decode, encode
 from starrocks_txn_sink.writer.task import LaneTask, LaneTry
+from starrocks_txn_sink.writer.turns import turns_of
 from starrocks_txn_sink.writer.worker import Attempt
 
-Transaction = Mapping[str, Sequence[int]]
+Transaction = Mapping[str, Sequence[object]]
 """The ids of a source transaction's rows, by table."""
 
 
@@ -38,7 +40,7 @@ def batch_of(partition: str, first: int, transactions: Sequence[Transaction]) ->
             columns.PARTITION: pa.array([partition] * len(rows), pa.string()),
             columns.POSITION: pa.array([row[0] for row in rows], pa.int64()),
             columns.TABLE: pa.array([row[1] for row in rows], pa.string()),
-            columns.PAYLOAD: pa.array([f',{{"id":{row[2]}}}' for row in rows], pa.string()),
+            columns.PAYLOAD: pa.array([f',{{"id":{json.dumps(row[2])}}}' for row in rows], pa.string()),
             columns.TRANSACTION_END: pa.array(ends, pa.bool_()),
         }
     )
@@ -68,6 +70,7 @@ class ThreadedJob:
             for whole in (batch_of(f"p{lane}", self._next[lane], of_lane),)
         ]
         task = self.session.lane_task(self.options, self._batch, lanes=self.lanes)
+        task = replace(task, turns=turns_of("local", "", ""))
         written = write_shared(task, partial(self._run_lanes, batches), self._collect, SystemClock())
         self._next = [at + len(of_lane) for at, of_lane in zip(self._next, transactions, strict=True)]
         self._batch += 1

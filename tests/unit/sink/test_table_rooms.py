@@ -3,70 +3,15 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink.errors import TooManyTables
-from starrocks_txn_sink.options import SinkOptions
 from tests.support.query_port import query
-from tests.support.threaded_lanes import ThreadedJob, Transaction
-
-TABLES = [f"t{number}" for number in range(20)]
-DDL = [f"CREATE TABLE shop.{name} (id BIGINT NOT NULL) DUPLICATE KEY (id) DISTRIBUTED BY HASH (id)" for name in TABLES]
-
-
-@dataclass
-class Shop:
-    """A job on an emulator, and the rows that it should have written."""
-
-    server: Emulator
-    lanes: int
-    rng: random.Random
-    rows: dict[str, list[int]] = field(default_factory=dict)
-    _ids: int = 0
-
-    def job(self, **options: Any) -> ThreadedJob:
-        settings = {
-            "database": "shop",
-            "job": "shop",
-            "lanes": self.lanes,
-            "timeout": 60,
-            "batch_deadline": 60,
-            **options,
-        }
-        return ThreadedJob(
-            SinkOptions(load_url=self.server.load_url, query_url=self.server.query_url, **settings), self.lanes
-        )
-
-    def transaction(self, tables: int) -> Transaction:
-        """A source transaction with a row or two of each of as many tables."""
-        return {table: self.ids(table, self.rng.randint(1, 2)) for table in self.rng.sample(TABLES, tables)}
-
-    def ids(self, table: str, count: int) -> list[int]:
-        first, self._ids = self._ids, self._ids + count
-        self.rows.setdefault(table, []).extend(range(first, first + count))
-        return list(range(first, first + count))
-
-    def micro_batch(self, most: int) -> list[list[Transaction]]:
-        """Up to five source transactions of each lane, of up to `most` tables."""
-        return [
-            [self.transaction(self.rng.randint(1, most)) for _ in range(self.rng.randint(0, 5))]
-            for _ in range(self.lanes)
-        ]
-
-    def check(self) -> None:
-        """All rows are there, once, and no label had more loads than threads that are not for queries."""
-        for table in TABLES:
-            assert sorted(query(self.server, f"SELECT id FROM shop.{table}")) == [
-                (number,) for number in sorted(self.rows.get(table, []))
-            ], table
-        for threads in self.server.scan_threads:
-            assert threads.peak <= threads.size
-            assert threads.running == 0
-
+from tests.support.threaded_lanes import Transaction
+from tests.support.twenty_tables import DDL, TABLES, Shop
 
 @pytest.fixture
 def shop(server: Emulator) -> Shop:
