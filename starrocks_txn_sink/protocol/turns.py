@@ -48,6 +48,11 @@ class TurnQueue:
         queue.append(holder)
         return queue[0] is holder
 
+    def is_awaited(self, holder: Hashable) -> bool:
+        """Whether `holder` has a turn that another one waits for."""
+        turn = self._places.get(holder)
+        return turn is not None and self._queues[turn][0] is holder and len(self._queues[turn]) > 1
+
     def leave(self, holder: Hashable) -> Hashable | None:
         """Take `holder` out of its queue; returns who has the turn by that, None if nobody has."""
         turn = self._places.pop(holder, None)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -45,6 +46,7 @@ from starrocks_txn_sink.spark_version import DATA_SOURCE, STREAMS_OF_DATA_SOURCE
 from starrocks_txn_sink.telemetry import Event, EventLogger, apply_log_settings
 from starrocks_txn_sink.writer.messages import Message, of_kind
 from starrocks_txn_sink.writer.task import LaneTask, LaneTry
+from starrocks_txn_sink.writer.turns import turns_of
 from starrocks_txn_sink.writer.worker import RESOURCES, Attempt
 
 try:
@@ -95,8 +97,10 @@ class PlainFrameWriter(datasource.DataSourceArrowWriter):
         terms = TableTerms.of(routes, schema, options.timestamp_zone or "UTC", options, session.tables)
         number = microseconds()
         label = next(labels(job, session.epoch, LANE, number, 0))
+        here = socket.gethostname()  # Spark keeps this process for a minute, which is longer than first loads take
+        turns = turns_of("", here, here)
         task = session.lane_task(
-            terms.options, number, marked=False, streaming=False, label=label, claims=True, logging=None
+            terms.options, number, marked=False, streaming=False, label=label, claims=True, turns=turns, logging=None
         )
         route = ArrowRoute.of(terms, schema) if routes else None
         writer = cls(task if route is None else replace(task, compared=None), FrameRows(terms.encoder, route))

@@ -4,6 +4,10 @@ The wire: a client connects and sends the service's token on a line. Then it sen
 table ask for a turn, an empty one ends it. The service answers a question with one byte, when the turn has come. The
 end of a connection ends its turn, so a dead worker holds none.
 
+A turn is a lease: who has had it for LEASE_SECONDS loses it to the next one who waits. A worker that was stopped holds
+up nobody for longer, and a load that takes so long has its table planned: the server refuses the next load until it
+ends, and cancels nothing.
+
 The service is there to keep the server from refusing and cancelling (`protocol.turns`). Where it cannot be reached, the
 lanes do without it, and a line in the log says so.
 """
@@ -32,6 +36,9 @@ from starrocks_txn_sink.telemetry import get_logger
 _CONNECT_SECONDS: Final = 2.0  # a driver answers in milliseconds; a firewall that drops packets never does
 _AGAIN_SECONDS: Final = 60.0  # until an address that could not be reached is tried again
 _LINE_LIMIT: Final = 4096  # of a label (128) and a table's name (1024), escaped
+LEASE_SECONDS: Final = 30.0
+"""Planning a table took milliseconds on a real server; a worker that does not answer for so long is probably stopped.
+A load that takes longer costs those who wait only questions, one each half second."""
 _STRANGER_SECONDS: Final = 5.0  # for a connection to show the token
 _KEEP_ALIVE: Final = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
 """A host that is gone without a word ends its turn after 10 + 3 * 5 s; loads of other lanes wait meanwhile."""
@@ -58,6 +65,7 @@ class _Caller:
         self.received = b""
         self.admitted = False
         self.since = time.monotonic()
+        self.turn_since = 0.0
 
     def lines(self) -> list[bytes]:
         """The whole lines that have come; raises OSError at the end, and for a line that is too long."""
@@ -71,8 +79,9 @@ class _Caller:
 class TurnService:
     """Gives turns to the lanes of all jobs of this process, in one thread, until `close`."""
 
-    def __init__(self, bind: str, host: str) -> None:
+    def __init__(self, bind: str, host: str, lease: float = LEASE_SECONDS) -> None:
         """Listen at `bind`, or at all of this machine's addresses if it has no such one; `host` is its name."""
+        self._lease = lease
         self._listener = _listen(bind)
         self._listener.setblocking(False)
         self._selector = selectors.DefaultSelector()
@@ -93,7 +102,7 @@ class TurnService:
 
     def _serve(self) -> None:
         while True:
-            for key, _ in self._selector.select():
+            for key, _ in self._selector.select(self._end_leases()):
                 if key.fileobj is self._woken:
                     self._end()
                     return
@@ -130,16 +139,32 @@ class TurnService:
         turn = orjson.loads(line)
         self._leave(caller)
         if turn and self._queue.take(TurnRequest(*turn), caller):
-            caller.connection.send(b"+")
+            self._grant(caller)
+
+    def _end_leases(self) -> float | None:
+        """End the turns that are over; returns the seconds until the next one is, None if nobody waits."""
+        now, ends = time.monotonic(), []
+        for caller in [caller for caller in self._callers if self._queue.is_awaited(caller)]:
+            if (left := caller.turn_since + self._lease - now) > 0:
+                ends.append(left)
+            else:
+                _log.warning("turns.ended", seconds=round(now - caller.turn_since))
+                self._leave(caller)
+                ends.append(self._lease)  # of the next one
+        return min(ends, default=None)
 
     def _leave(self, caller: _Caller) -> None:
         following: Any = self._queue.leave(caller)
         while following is not None:
             try:
-                following.connection.send(b"+")
+                self._grant(following)
                 return
             except OSError:  # its end is read later
                 following = self._queue.leave(following)
+
+    def _grant(self, caller: _Caller) -> None:
+        caller.turn_since = time.monotonic()
+        caller.connection.send(b"+")
 
     def _drop(self, caller: _Caller) -> None:
         self._callers.discard(caller)

@@ -28,3 +28,6 @@ def test_a_turn_has_one_holder_and_goes_to_who_has_waited_longest(
                 lines[left].remove(holder)
             follows = lines[left][0] if left is not None and before == holder and lines[left] else None
             assert queue.leave(holder) == follows
+        for other in range(6):
+            line = lines[places[other]] if other in places else deque[int]()
+            assert queue.is_awaited(other) is (len(line) > 1 and line[0] == other)

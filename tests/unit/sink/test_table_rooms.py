@@ -13,6 +13,7 @@ from tests.support.query_port import query
 from tests.support.threaded_lanes import Transaction
 from tests.support.twenty_tables import DDL, TABLES, Shop
 
+
 @pytest.fixture
 def shop(server: Emulator) -> Shop:
     return Shop(server, 4, random.Random(7))

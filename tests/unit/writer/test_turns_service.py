@@ -89,6 +89,32 @@ def test_a_dead_worker_holds_no_turn(service: TurnService) -> None:
     worker.close()
 
 
+def test_a_stopped_worker_loses_its_turn_to_one_who_waits_and_goes_on_after_it() -> None:
+    with closing(TurnService("127.0.0.1", "127.0.0.1", lease=0.2)) as service:
+        stopped, second = LaneTurns(service.address), LaneTurns(service.address)
+        stopped.take(TURN, soon())
+        second.take(TURN, soon())  # the lease of the first one has ended
+        stopped.leave()  # goes on, and its turn is not the second one's
+        stopped.take(TURN, soon())  # the lease of the second one has ended, too
+        stopped.leave()
+        second.leave()
+        for worker in (stopped, second):
+            assert len(worker._idle) == 1  # the connection has no answer under way
+            worker.take(TURN, soon())
+            worker.leave()
+            worker.close()
+
+
+def test_a_turn_that_nobody_waits_for_has_no_end() -> None:
+    with closing(TurnService("127.0.0.1", "127.0.0.1", lease=0.0)) as service:
+        worker = LaneTurns(service.address)
+        for _ in range(3):
+            worker.take(TURN, soon())
+            worker.leave()
+        assert len(worker._idle) == 1
+        worker.close()
+
+
 def test_a_turn_is_waited_for_no_longer_than_the_deadline(service: TurnService) -> None:
     first, second = LaneTurns(service.address), LaneTurns(service.address)
     first.take(TURN, soon())
