@@ -262,17 +262,20 @@ _STREAM_LOAD_COLUMNS = (
 def _stream_loads(store: Store, session: QuerySession, match: re.Match[str]) -> Answer:
     """SHOW ALL STREAM LOAD: a row for each label and table, also of what has ended.
 
-    It waits while a commit of the label waits (wire contract 4.16).
+    It waits while a commit of the label waits (wire contract 4.16). A table is shown to users with a privilege on it; a
+    label without a row is an error (6.5).
     """
-    database = _database(session, match)
+    database, label = _database(session, match), _bare(match["label"] or "")
     store.registry.check_database(database)
     with session.limited():
-        session.scans.lock(database, _bare(match["label"] or ""), session.query_seconds)
+        session.scans.lock(database, label, session.query_seconds)
     rows = [
         tuple(row[name] for name in _STREAM_LOAD_COLUMNS)
         for row in store.virtual_tables.get(("proc", "stream_loads"), tuple)()
-        if row["DbName"] == database and match["label"] in (None, row["Label"], f"`{row['Label']}`")
+        if row["DbName"] == database and label in ("", row["Label"]) and session.rights.sees(database, row["TableName"])
     ]
+    if label and not rows:
+        raise SqlError(f"There is no label named {label} in db {database}")
     return text_answer(_STREAM_LOAD_COLUMNS, rows)
 
 

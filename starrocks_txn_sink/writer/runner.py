@@ -283,7 +283,7 @@ class Performer:
             result = run(steps, self.transport, self.clock, deadline, self.ledger, self.listener, self.turns)
         except DeadlineExceeded as error:
             result = self.result_after_deadline(action, error)
-        return self._with_reasons(action, result)
+        return self.explained(action, result)
 
     def _load(self, label: Label, action: model.LoadAction) -> Steps[protocol.Loaded]:
         """Send the rows that no later row replaces; no request if no row is left."""
@@ -303,7 +303,7 @@ class Performer:
             raise TypeError("Without a ledger there is no owner to check.")
         return self.ownership
 
-    def _with_reasons(self, action: model.Action, result: model.Result) -> model.Result:
+    def explained(self, action: model.Action, result: model.Result) -> model.Result:
         """`result` with the reasons of rejected rows, if the server tells them in a part of the time that is left."""
         if self.explainer is None or not isinstance(action, model.CommitAction):
             return result

@@ -256,7 +256,13 @@ class Driver(Node):
             threads = ScanThreads(1, len(TABLES) + 3)  # one stays free for queries, and the sink's own tables need two
             self._rooms = self._coordinator.rooms = TableRooms(len(TABLES), threads, 2, self._plan.lanes, names)
         self._performer = Performer(
-            task.options, NOTHING.transport, world.clock, deadline, world.rng, ownership=ownership
+            task.options,
+            NOTHING.transport,
+            world.clock,
+            deadline,
+            world.rng,
+            ownership=ownership,
+            explainer=world.explainer(),
         )
         follow(self._coordinator.write(), self._carry_out, self._written)
 

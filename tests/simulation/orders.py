@@ -7,7 +7,7 @@ from typing import Any
 
 from starrocks_txn_sink.coordinator.coordinator import Order, Orders
 from starrocks_txn_sink.errors import DeadlineExceeded, StarRocksSinkError
-from starrocks_txn_sink.protocol.label import Steps
+from starrocks_txn_sink.protocol.label import Aborted, Steps, Unknown
 from starrocks_txn_sink.writer.runner import Performer
 
 from .scheduler import Done, Fiber, Node, Send
@@ -46,6 +46,6 @@ def perform(
                 result = performer.result_after_deadline(action, result)
             except DeadlineExceeded as error:
                 result = error
-        callback(result)
+        callback(performer.explained(action, result) if isinstance(result, Aborted | Unknown) else result)
 
     Fiber(node, watch(steps), deadline.at, send, ended)

@@ -10,19 +10,23 @@ from collections import Counter
 from dataclasses import replace
 from random import Random
 from typing import Any
+from zlib import crc32
 
 import orjson
 
+from starrocks_txn_sink.clock import Deadline
+from starrocks_txn_sink.errors import QueryFailed
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
 from starrocks_txn_sink.protocol.label import epoch_of
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, LOG_TABLE, REPLAY
-from tests.support.model_server import Fault, ModelServer, Task
+from tests.support.model_server import NO_ROWS, Fault, ModelServer, Task
 from tests.support.model_store import Change
 
 from .checker import Checker, Published
 from .source import Source, SourceTransaction
 
 Place = tuple[str, int]
+MOST_TROUBLES = 6
 _OWN = (DEAD_LETTER_TABLE, LOG_TABLE)
 
 
@@ -44,18 +48,46 @@ def is_bad(transaction: SourceTransaction) -> bool:
 
 
 class JudgingServer(ModelServer):
-    """Rejects rows that say that they are bad, at commit, as long as it is not `lenient`."""
+    """Rejects rows that say that they are bad, at commit, as long as it is not `lenient`.
+
+    Its own trouble has the same words as a table without a good row: only `ask` tells them apart, where it answers.
+    """
 
     def __init__(self, generation: str = "B") -> None:
         super().__init__(generation)
         self.lenient = False
+        self._troubles = 0
+        self._rejected: dict[int, dict[str, int]] = {}  # by id of the transaction: rows of each table, -1 in trouble
         self.store.keys[DEAD_LETTER_TABLE] = "id"
 
     def _refuse_commit(self, task: Task, fault: Fault | None) -> str | None:
-        for table, body in task.loads if not self.lenient else ():
-            if table != DEAD_LETTER_TABLE and any(row.get("bad") for row in orjson.loads(body)):
-                return "abnormal data more than max filter rate, tracking_url: http://be/x"
-        return super()._refuse_commit(task, fault)
+        """With a log if a row of the table is good; else with the words for trouble of the server's own."""
+        trouble = super()._refuse_commit(task, fault) or self._trouble(task)
+        good, bad = Counter[str](), Counter[str]()
+        for table, body in task.loads:
+            for row in orjson.loads(body):
+                (bad if table != DEAD_LETTER_TABLE and row.get("bad") and not self.lenient else good)[table] += 1
+        self._rejected[task.txn_id] = {table: -1 if trouble else bad[table] for table, _ in task.loads}
+        if trouble is not None or not bad:
+            return trouble
+        return "abnormal data more than max filter rate, tracking_url: http://be/x" if set(bad) & set(good) else NO_ROWS
+
+    def _trouble(self, task: Task) -> str | None:
+        if self._troubles == MOST_TROUBLES or crc32(b"%d" % task.txn_id) % 4:
+            return None
+        self._troubles += 1
+        return NO_ROWS
+
+    def ask(self, sql: str, _: tuple[object, ...], deadline: Deadline) -> list[dict[str, Any]]:
+        """SHOW ALL STREAM LOAD for a label; of some labels it is not answered, and of some it has no row."""
+        del deadline
+        label = sql.split("`")[1]
+        chance = crc32(label.encode()) % 8
+        if chance == 0:
+            raise QueryFailed("The connection to the query port is closed.")
+        task = self.tasks.get(label)
+        counts = self._rejected.get(task.txn_id, {}) if task is not None and chance > 1 else {}
+        return [{"tablename": table, "numrowsabnormal": count, "trackingurl": ""} for table, count in counts.items()]
 
 
 class PoisonChecker(Checker):

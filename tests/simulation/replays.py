@@ -108,6 +108,7 @@ class Replayer(Node):
                     self._deadline,
                     world.rng,
                     ownership=self._ownership(),
+                    explainer=world.explainer(),
                 )
                 perform(self, performer, order, world.network.send, callback)
 

@@ -59,6 +59,7 @@ def test_what_a_planted_bug_replaces_is_there(name: str) -> None:
         pytest.param("a lane stops inside a source transaction", marks=pytest.mark.deep),
         "a load is sent again after a lost reply",
         pytest.param("more than the ledger has is left out", marks=pytest.mark.deep),
+        "no rows were imported counts as a rejection",
         pytest.param("all suspects of a source partition are dead lettered as one", marks=pytest.mark.deep),
         pytest.param("a task that spark runs again loads under the label", marks=pytest.mark.deep),
         pytest.param("a source partition in two tasks is not noticed", marks=pytest.mark.deep),

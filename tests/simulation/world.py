@@ -29,6 +29,7 @@ from starrocks_txn_sink.protocol.ledger import DRIVER, POSITION
 from starrocks_txn_sink.protocol.wire import Operation, Request
 from starrocks_txn_sink.rows.keys import KeyColumn, TableKey
 from starrocks_txn_sink.sink.checkpoint import Proof
+from starrocks_txn_sink.writer.rejections import Explainer
 from tests.support.model_server import ModelServer
 
 from .checker import AtLeastOnceChecker, Checker, Violation
@@ -146,6 +147,11 @@ class World:
         self._attempts = 0
         self._sends = 0
         self._trouble_at = self._plan_trouble()
+
+    def explainer(self) -> Explainer | None:
+        """What asks the server about refused commits; without bad rows nobody does."""
+        server = self.cluster.server
+        return Explainer(DATABASE, server.ask) if isinstance(server, JudgingServer) else None
 
     def _make_checker(self, source: Source) -> Checker:
         usual = Checker if self.ledger else AtLeastOnceChecker

@@ -40,6 +40,7 @@ class Fault(Enum):
 Faults = Callable[[Request], Fault | None]
 _PREFIX = "class com.starrocks.common.StarRocksException: "
 _LIMIT = "current running txns on db shop is 1000, larger than limit 1000"
+NO_ROWS = "No rows were imported from upstream"  # whatever the cause: bad rows, or the server's own trouble
 _LIVE = ("BEGIN", "COMMITING")
 
 
@@ -246,9 +247,9 @@ class ModelServer:
             return "coordinator could not finished before job timeout"
         empty = {table for table, _ in task.loads} - {table for table, body in task.loads if len(body) > len("[]")}
         if empty:
-            return "No rows were imported from upstream"
+            return NO_ROWS
         reported = self.generation == "C" and fault is Fault.ROLLED_BACK
-        return "no quorum" if reported or fault is Fault.REFUSED else None
+        return NO_ROWS if reported or fault is Fault.REFUSED else None
 
     def _became_visible(self, label: str) -> None:
         self.commits.append(label)

@@ -15,7 +15,9 @@ from starrocks_txn_sink.operations import dead_letters as replay_command
 from starrocks_txn_sink.protocol import dead_letters as letter_table, fencing as take_over
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
 from starrocks_txn_sink.protocol.label import Committed
+from starrocks_txn_sink.protocol.refusals import NO_ROWS
 from starrocks_txn_sink.writer.dead_letters import DeadLetters
+from starrocks_txn_sink.writer.rejections import Explainer
 
 from .. import replays
 from .one_label import unknown
@@ -137,6 +139,17 @@ def what_follows_the_rejected_part_is_left_out(put: Any) -> None:
         return right(self, stopped=stopped) or self.part.upto is None
 
     put(Quarantine, "commit", broken)
+
+
+@bug
+def no_rows_were_imported_counts_as_a_rejection(put: Any) -> None:
+    right = Explainer.explain
+
+    def broken(self: Explainer, error: Any, label: str, deadline: Any) -> Any:
+        explained = right(self, error, label, deadline)
+        return RowsRejected(error.message, label=label) if NO_ROWS in explained.message else explained
+
+    put(Explainer, "explain", broken)
 
 
 @bug
