@@ -275,7 +275,7 @@ def _stream_loads(store: Store, session: QuerySession, match: re.Match[str]) -> 
         if row["DbName"] == database and label in ("", row["Label"]) and session.rights.sees(database, row["TableName"])
     ]
     if label and not rows:
-        raise SqlError(f"There is no label named {label} in db {database}")
+        raise SqlError(f"There is no label named {label} in db {database}. Include history? true")
     return text_answer(_STREAM_LOAD_COLUMNS, rows)
 
 

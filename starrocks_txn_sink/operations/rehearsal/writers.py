@@ -13,6 +13,7 @@ from starrocks_txn_sink.operations.rehearsal.stage import Stage, array
 from starrocks_txn_sink.operations.rehearsal.transactions import REPORT
 from starrocks_txn_sink.protocol import label as protocol
 from starrocks_txn_sink.protocol.label import Label, RetryPolicy
+from starrocks_txn_sink.rows.partitions import Partitioning, statements
 from starrocks_txn_sink.sql.scan_threads import measure
 
 CHECKS = Checks()
@@ -21,6 +22,8 @@ _WRITERS, _ROUNDS = 4, 8
 """A server that plans a table twice was seen to end one of 80 such transactions of three tables."""
 _MANY = 5_000
 """Rows of a load that does not wait for its commit: a chunk of a backend has 4,096 (wire contract 4.17)."""
+_INSERTED, _MISSING = "2024-02-28", "2024-02-29"
+"""Days whose partitions the server makes for an INSERT, and the sink's statement."""
 
 
 @CHECKS.expects("load.first", "Writers that load a table at once lose no row that was answered OK.", "4.5")
@@ -85,23 +88,29 @@ def check_room(stage: Stage) -> Evidence:
 
 @CHECKS.expects("load.partition", "A load makes the partitions that its rows need.", "4.15", "4.17")
 def check_partition(stage: Stage) -> Evidence:
-    """A large load into a table with automatic partitions: without the rows' partition, and with it."""
-    table = stage.full("dated")
+    """Large loads into a table with automatic partitions: into none, one that the sink makes, and one of an INSERT."""
+    table, partitioning = stage.full("dated"), Partitioning("date_trunc('day', day)", ("day",), "day")
     stage.drop_at_end(stage.table("dated"))
     try:
         stage.rows(
             f"CREATE TABLE {table} (id BIGINT NOT NULL, day DATE NOT NULL) PRIMARY KEY (id, day) "
-            f"PARTITION BY date_trunc('day', day) DISTRIBUTED BY HASH (id) BUCKETS 1{stage.properties}"
+            f"PARTITION BY {partitioning.expression} DISTRIBUTED BY HASH (id) BUCKETS 1{stage.properties}"
         )
     except QueryRefused as error:
         return harmless(f"the table was refused: {error.message[:160]}", "a table without partitions needs none")
-    refused = _load_day(stage, "2024-02-28")
+    stage.rows(f"INSERT INTO {table} (id, day) VALUES (0, '{_INSERTED}')")
+    names = [str(row["partitionname"]) for row in stage.rows(f"SHOW PARTITIONS FROM {table}")]
+    if names != [partitioning.name_of((_INSERTED,))]:
+        return differs(f"the server calls its partition of {_INSERTED} {', '.join(names) or 'nothing'}", REPORT)
+    refused = _load_day(stage, _MISSING)
     if refused is None:
         return as_expected(f"{_MANY} rows made theirs")
     what = f"{refused.code}: {' '.join(refused.message.split()).replace(stage.job, 'job')[:120]}"
-    stage.rows(f"ALTER TABLE {table} ADD PARTITIONS START ('2024-02-29') END ('2024-03-01') EVERY (INTERVAL 1 DAY)")
-    if (again := _load_day(stage, "2024-02-29")) is not None:
-        return differs(f"{what}; with the partition made before: {again.code}", "Write no such table on this release.")
+    for statement, values in statements(stage.options.database, stage.table("dated"), partitioning, [(_MISSING,)]):
+        stage.rows(statement, values)
+    for day, whose in ((_MISSING, "of the sink"), (_INSERTED, "of an INSERT")):
+        if (again := _load_day(stage, day)) is not None:
+            return differs(f"{what}; with the partition {whose}: {again.code}", "Write no such table on this release.")
     return harmless(
         f"{what}; with the partition made before, it is committed",
         "the sink makes the automatic partitions that its rows need before it loads; the frontend's "
