@@ -33,6 +33,8 @@ _ROWS: Final = (
     "WHERE kind IN (%s, %s, %s) OR (kind = %s AND name = %s)"
 )
 _DEAD: Final = "SELECT job, count(*) FROM {} GROUP BY job"
+_NAMED: Final = 3
+"""Source partitions that a reason names."""
 _PLACE: Final = re.compile(r"(?:(.+)[-/])?(\d+)")
 
 KafkaPartition = tuple[str, int]
@@ -58,8 +60,9 @@ class JobStatus:
 
     `positions` and `lag` are sums over all `partition_count` source partitions. `committed_labels` counts labels that
     the server lists as open though they are committed (wire contract 10.6); None: nobody has asked, so that
-    `open_labels` may have such ones. Times are UTC, as text. `moved` says of
-    a closed job since when and to which job, `snapshot` how far the source's first snapshot is; empty without one.
+    `open_labels` may have such ones. Times are UTC, as text. `moved` says of a closed job since when and to which job,
+    `lag_unknown` of which partitions the lag is not known though brokers were asked, and why, and `snapshot` how far
+    the source's first snapshot is; empty without one.
     """
 
     job: str
@@ -74,6 +77,7 @@ class JobStatus:
     committed_labels: int | None
     dead_letter_rows: int
     lag: int | None = None
+    lag_unknown: str = ""
     moved: str = ""
     snapshot: str = ""
 
@@ -169,7 +173,8 @@ def _status(
     ends: Ends | None,
 ) -> JobStatus:
     read = [row for row in rows if row[1] == POSITION]
-    lags = lags_of({str(row[2]): int(row[3]) for row in read}, args.topic, ends) if ends is not None else {}
+    positions = {str(row[2]): int(row[3]) for row in read}
+    lags = lags_of(positions, args.topic, ends) if ends is not None else {}
     partitions = [
         PartitionStatus(str(name), int(position), int(batch or 0), str(label), str(updated_at), lags.get(str(name)))
         for _, _, name, position, batch, label, _, updated_at, _ in read
@@ -190,6 +195,7 @@ def _status(
         committed_labels=None if states is None else len(labels) - len(open_labels),
         dead_letter_rows=dead_letter_rows,
         lag=sum(lags.values()) if lags else None,
+        lag_unknown="" if ends is None else why_unknown([name for name in positions if name not in lags], args.topic),
         moved=next((_moved(Gate.of_token(str(row[8])), str(row[7])) for row in rows if row[1] == MARKER), ""),
         snapshot=Progress.of({str(row[2]): str(row[8]) for row in rows if row[1] == SNAPSHOT}).text,
     )
@@ -212,6 +218,24 @@ def lags_of(positions: Mapping[str, int], topic: str | None, ends: Ends) -> dict
         for name, place in places.items()
         if place in ends_by_place
     }
+
+
+def why_unknown(names: Sequence[str], topic: str | None) -> str:
+    """Of which source partitions no lag is known, and why; "" without one."""
+    reasons: dict[str, list[str]] = {}
+    for name in sorted(names):
+        place = _PLACE.fullmatch(name)
+        if place is None:
+            why = "no partition of a topic has such a name"
+        elif not (place[1] or topic):
+            why = "it has no topic: name it with --topic"
+        else:
+            why = "the brokers know no such partition"
+        reasons.setdefault(why, []).append(name)
+    return "; ".join(
+        f"{', '.join(listed[:_NAMED])}{f' and {len(listed) - _NAMED} more' if len(listed) > _NAMED else ''}: {why}"
+        for why, listed in reasons.items()
+    )
 
 
 def _kafka_ends(args: argparse.Namespace) -> Ends | None:
@@ -262,6 +286,8 @@ def text_lines(statuses: Sequence[JobStatus], database: str, clock: Clock) -> It
         yield f"  dead letters: {f'{status.dead_letter_rows} rows' if status.dead_letter_rows else 'none'}"
         lag = f", {status.lag} rows behind" if status.lag is not None else ""
         yield f"  source partitions: {status.partition_count}, sum of positions {status.positions}{lag}"
+        if status.lag_unknown:
+            yield f"    lag not known of {status.lag_unknown}"
         for row in status.partitions:
             behind = f"  {row.lag} behind" if row.lag is not None else ""
             yield f"    {row.partition}  {row.position}{behind}  at {row.committed_at} UTC"

@@ -15,7 +15,7 @@ from starrocks_txn_sink import cli
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.errors import QueryFailed, QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.operations import status
-from starrocks_txn_sink.operations.status import KafkaPartition, lags_of
+from starrocks_txn_sink.operations.status import KafkaPartition, lags_of, why_unknown
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE, create_table
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE
 from tests.support.left_behind import PASSWORD, leave_open, write_a_position
@@ -183,15 +183,32 @@ def test_the_lag_is_the_distance_to_the_ends() -> None:
     assert len(questions) == 2
 
 
+def test_a_lag_that_is_not_known_says_why() -> None:
+    assert why_unknown([], None) == ""
+    told = why_unknown(["7", "shop", "gone-0", *(f"old-{number}" for number in range(4))], None)
+    assert told.split("; ") == [
+        "7: it has no topic: name it with --topic",
+        "gone-0, old-0, old-1 and 2 more: the brokers know no such partition",
+        "shop: no partition of a topic has such a name",
+    ]
+    assert why_unknown(["7"], "orders") == "7: the brokers know no such partition"
+
+
 def test_the_partitions_that_are_furthest_behind_come_first(
     jobs: Emulator, capsys: Shown, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    known = {"p_1": 60}
+
     def admin(config: dict[str, Any], *_: object) -> SimpleNamespace:
         assert config["bootstrap.servers"] == "b1:9092"
-        return SimpleNamespace(end_offsets=ends([], p_0=1000, p_1=60))
+        return SimpleNamespace(end_offsets=ends([], p_0=1000, **known))
 
     monkeypatch.setattr("starrocks_txn_sink.sources.kafka.admin.KafkaAdmin", admin)
     assert command(jobs, "--job", "first", "--kafka", "b1:9092") == 0
     output = capsys.readouterr().out
     assert "sum of positions 100, 958 rows behind" in output
     assert output.index("p-0  42  957 behind") < output.index("p-1  58  1 behind")
+    assert "not known" not in output
+    known.clear()
+    assert command(jobs, "--job", "first", "--kafka", "b1:9092") == 0
+    assert "    lag not known of p-1: the brokers know no such partition\n" in capsys.readouterr().out
