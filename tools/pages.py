@@ -274,7 +274,7 @@ def source_types() -> str:
     for words, of in SOURCE_FIELDS.items():
         column, key = column_of(of), column_of(of, key=True)
         remark = column.refusal or column.note or key.refusal
-        rows.append((words, column.type or "refused", key.type or "refused", remark))
+        rows.append((words, column.new_type or "refused", key.type or "refused", remark))
     return table("the source's type | column | in the key | remark", iter(rows))
 
 

@@ -20,6 +20,10 @@ _SAME = {"TEXT": "STRING", "BINARY": "VARBINARY", "INTEGER": "INT", "INT128": "L
 _NESTED = ("ARRAY", "MAP", "STRUCT")
 _NUMBERED = ("BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "LARGEINT", "FLOAT", "DOUBLE", "DECIMAL")
 _TEXTS = ("CHAR", "VARCHAR", "STRING", "VARBINARY")
+STRING_BYTES = 65_533
+"""Of a text in a STRING, which is the server's name of VARCHAR(65533)."""
+MOST_BYTES = 1 << 20
+"""Of a text or of bytes in the widest column, VARCHAR(1048576) or VARBINARY, and of a JSON document (contract 5.7)."""
 BITS = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64, "LARGEINT": 128}
 _PLACEHOLDERS = {
     **dict.fromkeys(_TEXTS, '""'),
@@ -179,7 +183,7 @@ def _scalar(name: str, numbers: list[int]) -> TargetType:
         precision, scale = [*numbers, 0][:2] if numbers else (10, 0)
         return TargetType(name, precision=precision, scale=scale)
     if name in _TEXTS:
-        length = numbers[0] if numbers else {"STRING": 65533, "VARBINARY": 1048576}.get(name, 1)
+        length = numbers[0] if numbers else {"STRING": STRING_BYTES, "VARBINARY": MOST_BYTES}.get(name, 1)
         return TargetType(name, length=length)
     return TargetType(name if name in _KNOWN else "OTHER")
 

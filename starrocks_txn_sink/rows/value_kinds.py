@@ -21,6 +21,8 @@ from decimal import Decimal, InvalidOperation
 from enum import Enum
 from typing import Any, Final
 
+from starrocks_txn_sink.rows.target import MOST_BYTES, STRING_BYTES
+
 
 class ValueKind(Enum):
     """What a JSON value needs of a column; `value` names the kind in errors."""
@@ -33,7 +35,7 @@ class ValueKind(Enum):
     FRACTION = "numbers with a fraction"
     PRECISE = "numbers with more digits than a DOUBLE has"
     TEXT = "texts"
-    LONG_TEXT = "texts of more than 65533 bytes"
+    LONG_TEXT = f"texts of more than {STRING_BYTES} bytes"
     OVERSIZE = "texts of more than 1 MiB"
     DOCUMENT = "objects or arrays"
 
@@ -44,15 +46,14 @@ _TYPES: Final[tuple[tuple[str, frozenset[ValueKind]], ...]] = (
     ("BIGINT", frozenset({_K.INTEGER, _K.LONG})),
     ("LARGEINT", frozenset({_K.INTEGER, _K.LONG, _K.LARGE})),
     ("DOUBLE", frozenset({_K.INTEGER, _K.FRACTION})),
-    ("VARCHAR(65533)", frozenset({_K.TEXT})),
-    ("VARCHAR(1048576)", frozenset({_K.TEXT, _K.LONG_TEXT})),
+    (f"VARCHAR({STRING_BYTES})", frozenset({_K.TEXT})),
+    (f"VARCHAR({MOST_BYTES})", frozenset({_K.TEXT, _K.LONG_TEXT})),
     ("JSON", frozenset({_K.DOCUMENT})),
 )
 """Types from narrow to wide, with the kinds whose values each holds unchanged."""
 
 _EXACT: Final = 1 << 53  # up to here a DOUBLE has every integer
 _DOUBLES_DIGITS: Final = 15  # every number of so few digits comes back from a DOUBLE
-_TEXT_BYTES, _MOST_TEXT_BYTES = 65_533, 1 << 20
 
 
 def type_for(kinds: Collection[ValueKind]) -> str | None:
@@ -112,6 +113,6 @@ def _kind_of_fraction(text: str) -> ValueKind:
 
 
 def _kind_of_text(size: int) -> ValueKind:
-    if size <= _TEXT_BYTES:
+    if size <= STRING_BYTES:
         return ValueKind.TEXT
-    return ValueKind.LONG_TEXT if size <= _MOST_TEXT_BYTES else ValueKind.OVERSIZE
+    return ValueKind.LONG_TEXT if size <= MOST_BYTES else ValueKind.OVERSIZE

@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from starrocks_txn_sink.rows.target import BITS, TargetColumn, TargetType, parse_type
+from starrocks_txn_sink.rows.target import BITS, STRING_BYTES, TargetColumn, TargetType, parse_type
 
 _DIGITS = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 19, "LARGEINT": 39}
 _EXACT_BITS = {"FLOAT": 24, "DOUBLE": 53}
 _EXACT_DIGITS = {"FLOAT": 6, "DOUBLE": 15}
 _TEXTS = ("CHAR", "VARCHAR", "STRING")
-_MOST_TEXT = 65_533
 _WIDTHS = {"BOOLEAN": 5, "DATE": 10, "DATETIME": 26, "FLOAT": 24, "DOUBLE": 24}  # bytes of a value's text
 
 
 def holds(type_: TargetType, other: TargetType) -> bool:
     """Whether a column of `type_` has room for each value of a column of type `other`, as rows write it."""
     if type_.name in _TEXTS and other.name not in ("OTHER", "VARBINARY"):
-        return (type_.length or _MOST_TEXT) >= _width(other)
+        return (type_.length or STRING_BYTES) >= _width(other)
     if type_.name in BITS and other.name in ("BOOLEAN", *BITS):
         return other.name == "BOOLEAN" or BITS[type_.name] >= BITS[other.name]
     if type_.name == "DECIMAL":
@@ -55,7 +54,7 @@ def _width(kind: TargetType) -> int:
         return kind.precision + 3  # a sign, a point, and a zero in front of it
     if kind.name in _DIGITS:
         return _DIGITS[kind.name] + 1
-    return kind.length or _WIDTHS.get(kind.name, _MOST_TEXT)
+    return kind.length or _WIDTHS.get(kind.name, STRING_BYTES)
 
 
 def wider_type(types: Iterable[str]) -> str | None:

@@ -62,7 +62,7 @@ class DescribedTable:
             for column in columns
             if column.note or column.refusal
         ]
-        pairs = tuple((column.name, column.type or "?") for column in columns)
+        pairs = tuple((column.name, column.new_type or "?") for column in columns)
         return cls(table.collection, table.keys, pairs, tuple(notes))
 
 

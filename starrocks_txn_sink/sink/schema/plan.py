@@ -153,10 +153,11 @@ class _Needs:
     def type(self, *, key: bool = False) -> str | None:
         """The type by the schema, else by the values; a text that is longer than the schema's type decides itself."""
         by_schema, by_values = wider_type(self.types), type_for(self.kinds)
-        if by_schema == TEXT and not {ValueKind.LONG_TEXT, ValueKind.OVERSIZE}.isdisjoint(self.kinds):
+        if by_schema == TEXT and ValueKind.OVERSIZE in self.kinds:
             by_schema = None
         if by_schema is not None:
-            return (key_column(SourceColumn("", by_schema)).type or by_schema) if key else by_schema
+            column = SourceColumn("", by_schema, long=True)
+            return (key_column(column).type or by_schema) if key else column.new_type
         return _KEY_TEXT if key and by_values is not None and by_values.startswith("VARCHAR") else by_values
 
 

@@ -77,6 +77,11 @@ class _Wanted:
         names = [*self.keys, *(name for name in self.columns if name not in self.keys)]
         return {name: self.columns[name].type for name in names}
 
+    @property
+    def new_types(self) -> dict[str, str]:
+        """The types of new columns, in the order of `types`."""
+        return {name: self.columns[name].new_type for name in self.types}
+
 
 def plan_sources(
     database: str,
@@ -103,7 +108,9 @@ def plan_sources(
         wanted_table, refusals = _wanted(name, of_table, declared.get(name, TableOptions()), rules)
         if wanted_table is not None:
             plan.notes[name] = [
-                f"{column.name} {column.type}: {column.note}" for column in wanted_table.columns.values() if column.note
+                f"{column.name} {column.new_type}: {column.note}"
+                for column in wanted_table.columns.values()
+                if column.note
             ]
             history = rules.of(name)
             if history is None or not history.only_history:
@@ -147,7 +154,7 @@ def _plan_table(
         return
     refusals += _creation_faults(wanted_table)
     if not refusals:
-        plan.changes.append(primary_key_table(database, name, wanted_table.types, wanted_table.keys, layout))
+        plan.changes.append(primary_key_table(database, name, wanted_table.new_types, wanted_table.keys, layout))
 
 
 def _plan_history(
@@ -179,7 +186,7 @@ def _plan_history(
     history = _Wanted(name, {column.name: column for column in of_history}, HISTORY[:3], declared)
     target_columns = columns.get(name)
     if not target_columns:
-        plan.changes.append(history_table(database, name, history.types, history.keys, wanted_table.keys, layout))
+        plan.changes.append(history_table(database, name, history.new_types, history.keys, wanted_table.keys, layout))
         return []
     refusals = [*_column_faults(history, target_columns)]
     plan.changes += [] if refusals else _alterations(database, history, target_columns)
@@ -370,7 +377,7 @@ def _alterations(
     database: str, wanted_table: _Wanted, target_columns: Sequence[TargetColumn]
 ) -> Iterator[SchemaChange]:
     by_name = {column.name: column for column in target_columns}
-    added = [f"{identifier(name)} {kind} NULL" for name, kind in wanted_table.types.items() if name not in by_name]
+    added = [f"{identifier(name)} {kind} NULL" for name, kind in wanted_table.new_types.items() if name not in by_name]
     modified: list[str] = []
     for name, kind in wanted_table.types.items():
         column = by_name.get(name)

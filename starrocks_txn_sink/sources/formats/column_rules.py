@@ -36,6 +36,7 @@ from starrocks_txn_sink.options.table_rules import (
 from starrocks_txn_sink.rows.columns import DELETES, EVENT_TIME, UNCHANGED
 from starrocks_txn_sink.rows.json_members import Number, spans_of
 from starrocks_txn_sink.rows.metadata import Numbers, heads_of, numbers_by_table, time_texts, with_heads
+from starrocks_txn_sink.rows.target import MOST_BYTES
 from starrocks_txn_sink.sources.formats.connect_types import SourceColumn
 from starrocks_txn_sink.sources.formats.raw_format import SOURCE_TIME
 
@@ -185,7 +186,7 @@ def _masked(column: SourceColumn, mask: Mask | None) -> SourceColumn:
     if mask is None or (mask.kind is MaskKind.NULL and column.type):
         return column
     size = {MaskKind.SHA256: 64, MaskKind.CONSTANT: max(len(mask.text.encode()), 1)}.get(mask.kind, 4 * mask.count)
-    return SourceColumn(column.name, f"VARCHAR({min(size, 1 << 20)})")
+    return SourceColumn(column.name, f"VARCHAR({min(size, MOST_BYTES)})")
 
 
 # --- one row ---

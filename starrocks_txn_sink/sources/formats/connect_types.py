@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.rows.target import MOST_BYTES, STRING_BYTES
 from starrocks_txn_sink.sources.formats.connect_values import (
     Conversion,
     Kind,
@@ -23,9 +24,9 @@ from starrocks_txn_sink.sources.formats.connect_values import (
 )
 
 TEXT: Final = "STRING"
-KEY_TEXT: Final = "VARCHAR(65533)"
+LONG_TEXT: Final = f"VARCHAR({MOST_BYTES})"
+KEY_TEXT: Final = f"VARCHAR({STRING_BYTES})"
 MOST_DIGITS: Final = 38
-_MOST_BYTES, _MOST_KEY_BYTES = 1 << 20, 65_533
 _BYTES_A_CHARACTER: Final = 4  # the source counts characters, StarRocks bytes of UTF-8
 _SOURCE: Final = "__debezium.source.column."
 _PLAIN: Final = {
@@ -60,7 +61,7 @@ _NANOSECONDS: Final = (
     "DATETIME has microseconds and the source's type has more; declare DATETIME if its values have not"
 )
 _VARIABLE: Final = "the source's type has no scale: the text has all digits"
-_BASE64: Final = "the text is base64, as the converter writes bytes"
+_BASE64: Final = f"the text is base64, as the converter writes bytes, so it holds {MOST_BYTES // 4 * 3:,} of them"
 _BYTES_AS_TEXT: Final = (
     "the connector sends bytes as text: with binary.handling.mode base64 a large value that an update leaves unchanged "
     "comes as NULL, so set binary.handling.mode to bytes"
@@ -74,6 +75,7 @@ class SourceColumn:
     """A column as the schema describes it: the `type` in StarRocks' SQL, and a `note` where it is not the closest one.
 
     `refusal` says why StarRocks has no type; the type is empty then. `unlimited`: a text of a type without a length.
+    `long`: a text whose size the schema does not limit.
     `filled`: when the source gets the column, it fills it in rows that it has, because it has a DEFAULT or is NOT NULL.
     """
 
@@ -82,7 +84,16 @@ class SourceColumn:
     note: str = ""
     refusal: str = ""
     unlimited: bool = False
+    long: bool = field(default=False, compare=False)
     filled: bool = field(default=False, compare=False)
+
+    @property
+    def new_type(self) -> str:
+        """The type of a new column, which has all the room that a text can have where the schema sets no limit.
+
+        A STRING that is there is not widened for its type alone: a value that is too long says so itself.
+        """
+        return LONG_TEXT if self.long and self.type == TEXT else self.type
 
     @property
     def vague(self) -> bool:
@@ -138,7 +149,7 @@ def _plain(name: str, field: Mapping[str, Any], kind: str) -> SourceColumn:
     if kind not in _PLAIN:
         return SourceColumn(name, "", refusal=f"{kind} is no type of Connect's JSON that is known here")
     if kind == "bytes":
-        return SourceColumn(name, TEXT, _BASE64)
+        return SourceColumn(name, TEXT, _BASE64, long=True)
     if kind == "string":
         return _text(name, field)
     return SourceColumn(name, _PLAIN[kind])
@@ -147,14 +158,14 @@ def _plain(name: str, field: Mapping[str, Any], kind: str) -> SourceColumn:
 def _text(name: str, field: Mapping[str, Any]) -> SourceColumn:
     source, length = source_type(field), _parameter(field, _SOURCE + "length")
     if source == "BYTEA":  # of PostgreSQL alone, which leaves unchanged values out
-        return SourceColumn(name, TEXT, _BYTES_AS_TEXT)
+        return SourceColumn(name, TEXT, _BYTES_AS_TEXT, long=True)
     if field.get("name") or length is None or length < 1:  # the length of an ENUM is not that of its values
-        return SourceColumn(name, TEXT, unlimited=source == "TEXT")
+        return SourceColumn(name, TEXT, unlimited=source == "TEXT", long=not field.get("name"))
     if _CHARACTERS.fullmatch(source):
-        return SourceColumn(name, f"VARCHAR({min(length * _BYTES_A_CHARACTER, _MOST_BYTES)})")
+        return SourceColumn(name, f"VARCHAR({min(length * _BYTES_A_CHARACTER, MOST_BYTES)})")
     if _NUMERIC.fullmatch(source):
         return _number(name, length, _parameter(field, _SOURCE + "scale") or 0)
-    return SourceColumn(name, TEXT, unlimited=source == "TEXT")
+    return SourceColumn(name, TEXT, unlimited=source == "TEXT", long=True)
 
 
 def _decimal(name: str, field: Mapping[str, Any], conversion: Conversion) -> SourceColumn:
@@ -205,7 +216,7 @@ def key_column(column: SourceColumn) -> SourceColumn:
     if kind == TEXT:
         return replace(column, type=KEY_TEXT)
     if kind == "VARCHAR":
-        return replace(column, type=f"VARCHAR({min(int(sizes[:-1]), _MOST_KEY_BYTES)})")
+        return replace(column, type=f"VARCHAR({min(int(sizes[:-1]), STRING_BYTES)})")
     return column
 
 

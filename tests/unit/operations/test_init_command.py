@@ -54,7 +54,7 @@ def test_what_messages_show_is_set_and_the_tables_are_listed() -> None:
     assert sync.topics == r"shop\.(public\..*|transaction)"
     assert (debezium(sync).transactions, debezium(sync).on_open_timeout) == ("whole", "fail")
     assert (debezium(sync).deleted_row, sync.routes) == ("before", ((r"public\.(.*)", "{1}"),))
-    assert "# public.orders, key id: id BIGINT, at STRING, name STRING" in text
+    assert "# public.orders, key id: id BIGINT, at STRING, name VARCHAR(1048576)" in text
     assert "#   at: StarRocks has no type for a time of the day" in text
     assert "DECIDE: nothing shows" not in text
 

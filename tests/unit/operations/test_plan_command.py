@@ -279,7 +279,7 @@ def test_messages_of_avro_are_read_by_their_registry() -> None:
     messages = [(framed(3, {"id": 1}), avro_change(1, schema=2)), (framed(3, {"id": 1}), None)]
     plan = plan_tables(options, messages, registry=Schemas())
     (statement,) = plan.statements
-    columns = "`id` BIGINT NOT NULL, `day` DATE NULL, `price` DECIMAL(10,2) NULL, `note` STRING NULL"
+    columns = "`id` BIGINT NOT NULL, `day` DATE NULL, `price` DECIMAL(10,2) NULL, `note` VARCHAR(1048576) NULL"
     assert f"({columns}) PRIMARY KEY (`id`)" in statement
     with pytest.raises(InputError, match="does not begin with the number of a schema"):
         plan_tables(options, [(None, b"{}")], registry=Schemas())

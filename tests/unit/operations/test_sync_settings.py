@@ -315,7 +315,7 @@ def test_a_table_that_is_there_is_changed_as_schema_changes_says(
     value = change("wide", columns, {"id": 1, "note": "x"}, transaction=block)
     file[1].produce("shop.public.wide", value, key({"id": field("int64")}, {"id": 1}), partition=0)
     assert file[1].flush(10) == 0
-    alter = "ALTER TABLE `shop`.`ods_wide` ADD COLUMN `note` STRING NULL;"
+    alter = "ALTER TABLE `shop`.`ods_wide` ADD COLUMN `note` VARCHAR(1048576) NULL;"
     settings = file[0].read_text(encoding="utf-8")
     file[0].write_text(settings.replace("[target]", '[target]\nschema_changes = "fail"'), encoding="utf-8")
     assert cli.main(["sync", str(file[0]), "--dry-run", "--deadline", "30"]) == 0

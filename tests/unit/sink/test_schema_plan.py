@@ -104,7 +104,7 @@ def test_a_name_that_no_statement_can_hold_is_an_error() -> None:
         (["TEXT", "=DECIMAL(10,2)"], "DECIMAL(10,2)"),
         (["TEXT", "=DATE"], "DATE"),
         (["INTEGER", "=INT", "=BIGINT"], "BIGINT"),
-        (["TEXT", "=STRING"], "STRING"),
+        (["TEXT", "=STRING"], "VARCHAR(1048576)"),
         (["LONG_TEXT", "TEXT", "=STRING"], "VARCHAR(1048576)"),
         (["TEXT", "=DATE", "=BOOLEAN"], "VARCHAR(65533)"),
     ],

@@ -149,7 +149,7 @@ def test_sources_of_one_table_share_its_columns() -> None:
     first = source({"id": field("int32"), "a": field("int16")}, name="o1")
     second = source({"id": field("int64"), "b": field("string")}, name="o2")
     (statement,) = statements(first, second, keys=["id"])
-    assert "(`id` BIGINT NOT NULL, `a` SMALLINT NULL, `b` STRING NULL)" in statement
+    assert "(`id` BIGINT NOT NULL, `a` SMALLINT NULL, `b` VARCHAR(1048576) NULL)" in statement
 
 
 def test_sources_of_one_key_in_one_table_are_refused_without_a_word_of_the_user() -> None:

@@ -93,6 +93,25 @@ def test_every_type_has_its_own_for_values_and_for_keys(of: Field, type_: str, k
 
 
 @pytest.mark.parametrize(
+    ("of", "type_"),
+    [
+        (field("string"), "VARCHAR(1048576)"),
+        (field("string", source_type="TEXT", source_length=5), "VARCHAR(1048576)"),
+        (field("string", source_type="LONGTEXT"), "VARCHAR(1048576)"),
+        (field("string", source_type="BYTEA"), "VARCHAR(1048576)"),
+        (field("bytes"), "VARCHAR(1048576)"),
+        (field("string", source_type="VARCHAR", source_length=9), "VARCHAR(36)"),
+        (field("string", DATA + "Uuid"), "STRING"),
+        (field("int64", TIME + "MicroTime"), "STRING"),
+        (field("array", items=field("string")), "ARRAY<STRING>"),
+    ],
+)
+def test_a_new_column_holds_what_a_text_without_a_length_can_have(of: Field, type_: str) -> None:
+    assert column_of(of).new_type == type_
+    assert column_of(of, key=True).new_type in (KEY_TEXT, type_, NOTHING)
+
+
+@pytest.mark.parametrize(
     ("of", "note"),
     [
         (field("int64", TIME + "NanoTimestamp"), "declare DATETIME"),
