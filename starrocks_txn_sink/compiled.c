@@ -15,7 +15,7 @@
 #define MOST_SLOTS 65536 /* fields of a message of Protobuf and of those around it: 1.5 MB */
 
 /* TEXT is the content of a string, or the JSON of another value; a STRING is nothing else. A LIST is the JSON of an array. */
-enum { ABI = 16, TEXT = 0, NUMBER = 1, STRING = 2, OBJECT = 3, LIST = 4 };
+enum { ABI = 17, TEXT = 0, NUMBER = 1, STRING = 2, OBJECT = 3, LIST = 4 };
 
 int32_t txn_sink_abi(void) { return ABI; }
 int32_t txn_sink_slack(void) { return SLACK; }
@@ -959,20 +959,22 @@ static uint8_t *put_variable_decimal(uint8_t *to, Place *p, const Bounds *b) {
     return start && scales ? put_decimal(to, start, end, scale) : NULL;
 }
 
-/* Write the document whose text is the string at `*p`; NULL if it is none. `*full` says that there was no room. */
+/* Write the document whose text is the string at `*p`, or the value there that is no string; NULL if it is none. `*full` says
+   that there was no room. */
 static uint8_t *put_document(uint8_t *to, const uint8_t *most, Place *p, const Bounds *b, int *full) {
     int escaped = 0;
     Place start = *p + 1;
-    if (at(*p, b) == 'n') {
-        *p = skip_word(*p, b, "null", 4);
-        return *p ? put_text(to, "null") : NULL;
-    }
-    if (at(*p, b) != '"') return NULL;
-    Place end = end_of_string(start, b, &escaped);
+    int quoted = at(*p, b) == '"';
+    Place end = quoted ? end_of_string(start, b, &escaped) : skip_value(*p, b);
     if (!end) return NULL;
-    if (most - to < end - start + ROOM_A_VALUE) {
+    if (most - to < end - *p + ROOM_A_VALUE) {
         *full = 1;
         return NULL;
+    }
+    if (!quoted) {
+        to = copy(to, *p, end - *p, b->last);
+        *p = end;
+        return to;
     }
     uint8_t *written = escaped ? unescape(to, start, end, b->last) : copy(to, start, end - start, b->last);
     if (!written) return NULL;

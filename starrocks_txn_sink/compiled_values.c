@@ -6,16 +6,21 @@
 #include "compiled.h"
 
 #define MOST_COLUMNS 1024 /* of a table whose rows are judged here: as many bytes on the stack */
+#define MOST_FILLER 256   /* of a DEFAULT that is written here: ROOM_A_VALUE has more */
 #define MOST_PLAIN 17     /* significant digits of a number that is judged here: 10^17 is below 2^57 */
+#define MOST_KEYS 32      /* of a MAP whose keys are compared here, each with all others */
+#define MOST_FIELDS 64    /* of a STRUCT that is judged here: as many bits */
 #define MOST_POWER 22     /* 10^22 is the greatest power of 10 that a double has, and below 2^74 */
 
 /* What a column holds. `number` is the bits of an INTEGER, the decimals of a DECIMAL, or the most bytes of a TEXT, CHAR or
-   DOCUMENT; `whole` the digits of a DECIMAL in front of the point. Of an ARRAY the rule of its elements is `inner`. */
+   DOCUMENT; `whole` the digits of a DECIMAL in front of the point. `inner` has the rule of an ARRAY's elements, those of a
+   MAP's keys and values, or those of a STRUCT's fields, of which `number` is how many there are. */
 enum { ANY = 0, BOOLEAN = 1, INTEGER = 2, FLOATING = 3, DECIMAL_NUMBER = 4, DAY = 5, MOMENT = 6, TEXTS = 7, CHARS = 8,
-       DOCUMENT = 9, ARRAY = 10, ASK = 11 };
+       DOCUMENT = 9, ARRAY = 10, ASK = 11, MAP = 12, STRUCT = 13 };
 
-/* `name` is the text in front of a value as most rows write it: a quote, the name, a quote and a colon. A MOMENT with a zone
-   is written in UTC if `whole` is 0, and asked about otherwise. */
+/* `name` is the text in front of a value as most rows write it: a quote, the name, a quote and a colon. A DAY or MOMENT with a
+   zone is written in UTC if `whole` is 0, and asked about otherwise. `filler` is the member that a row without the column
+   gets; without one, and with a long one, Python says what is missing. */
 typedef struct ColumnRule {
     const char *name;
     int64_t name_size;
@@ -23,6 +28,8 @@ typedef struct ColumnRule {
     int64_t nullable; /* NULL is kept */
     int64_t needed;   /* a row may not leave the column out */
     const struct ColumnRule *inner;
+    const char *filler;
+    int64_t filler_size;
 } ColumnRule;
 
 /* Where values go; `to` is NULL where they are judged alone. `changed`: one of them has another spelling. */
@@ -52,10 +59,10 @@ static inline Place replace(Place end, const char *text, int64_t size, Output *o
 
 /* Numbers. */
 
-/* A JSON number: `digits` from the first that is not 0, of which the last `zeros` are 0, times 10 to the `exponent`.
-   `mantissa` has all of them, if there are 19 at most. `decimals` are written behind the point. */
+/* A JSON number, whose first digit is at `first`: `digits` from the first that is not 0, of which the last `zeros` are 0, times
+   10 to the `exponent`. `mantissa` has all of them, if there are 19 at most. `decimals` are written behind the point. */
 typedef struct {
-    Place start, end;
+    Place first, end;
     uint64_t mantissa;
     int64_t digits, zeros, exponent, decimals;
     int negative, powered;
@@ -73,10 +80,10 @@ static inline void take_digit(Number *number, uint8_t c) {
 
 /* Read the number at `p`; 0 for none, and for an exponent of more than three digits. */
 static int read_number(Place p, const Bounds *b, Number *number) {
-    *number = (Number){.start = p};
+    *number = (Number){.first = p};
     if (at(p, b) == '-') {
         number->negative = 1;
-        p++;
+        number->first = ++p;
     }
     if (at(p, b) == '0') {
         p++;
@@ -102,6 +109,55 @@ static int read_number(Place p, const Bounds *b, Number *number) {
     }
     number->end = p;
     return 1;
+}
+
+/* The end of a number as most are written, without zeros in front and without an exponent, and how many digits it has in front
+   of the point and behind it; NULL for another one, which `read_number` reads. `text`: a quote follows it. */
+static inline Place skip_plain_number(Place p, const Bounds *b, int text, int64_t *whole, int64_t *decimals) {
+    if (at(p, b) == '-') p++;
+    Place first = p;
+    while (is_digit(at(p, b))) p++;
+    *whole = p - first;
+    *decimals = 0;
+    if (!*whole || (*whole > 1 && *first == '0')) return NULL;
+    if (at(p, b) == '.') {
+        Place point = ++p;
+        while (is_digit(at(p, b))) p++;
+        *decimals = p - point;
+        if (!*decimals) return NULL;
+    }
+    if (text) return at(p, b) == '"' ? p + 1 : NULL;
+    return (at(p, b) | 0x20) == 'e' ? NULL : p;
+}
+
+/* So many digits are an integer of the bits. */
+static inline int64_t sure_digits(int64_t bits) {
+    return bits == 64 ? 18 : bits == 32 ? 9 : bits == 128 ? 38 : bits == 16 ? 4 : 2;
+}
+
+/* Read the number in a text, which ends behind it; `*padded` says that it has more zeros in front than JSON writes. */
+static int read_text(Place p, const Bounds *b, Number *number, int *padded) {
+    int negative = at(p, b) == '-';
+    Place first = p + negative;
+    while (at(first, b) == '0' && is_digit(at(first + 1, b))) first++;
+    *padded = first > p + negative;
+    if (!read_number(*padded ? first : p, b, number) || at(number->end, b) != '"') return 0;
+    if (*padded && negative) number->negative = 1;
+    return 1;
+}
+
+/* The number without an exponent, and without zeros that say nothing; `end` is that of the value. */
+static Place put_plain(Place end, const Number *number, int quoted, Output *output) {
+    Place last = number->end;
+    if (number->decimals) {
+        while (last[-1] == '0') last--;
+        if (last[-1] == '.') last--;
+    }
+    if (output->to && quoted) *output->to++ = '"';
+    if (output->to && number->negative && number->digits) *output->to++ = '-';
+    replace(end, (const char *)number->first, last - number->first, output);
+    if (output->to && quoted) *output->to++ = '"';
+    return end;
 }
 
 typedef unsigned __int128 Wide;
@@ -173,20 +229,22 @@ static int is_in_range(const Number *number, int64_t bits) {
     return number->mantissa <= most;
 }
 
-/* A text or a number in a column of integers; the number that a text has goes from `number->start` to `number->end`. */
+/* A text or a number in a column of integers. */
 static Place fit_integer(Place p, const Bounds *b, const ColumnRule *rule, Output *output) {
     Number number;
-    int text = *p == '"';
+    int text = *p == '"', padded = 0;
     if (*p == 't' || *p == 'f') return fit_truth(p, b, output);
-    if (!read_number(p + text, b, &number) || number.powered) return NULL;
-    if (text && (number.decimals || at(number.end, b) != '"')) return NULL;
-    if (number.decimals) { /* zeros alone, or a fraction */
+    int64_t digits, decimals;
+    Place end = skip_plain_number(p + text, b, text, &digits, &decimals);
+    if (end && !decimals && digits <= sure_digits(rule->number)) return keep(p, end, b, output);
+    if (!(text ? read_text(p + 1, b, &number, &padded) : read_number(p, b, &number)) || number.powered) return NULL;
+    if (number.decimals || padded) { /* zeros alone, or a fraction */
         if (number.zeros < number.decimals && number.digits) return NULL;
         Number whole;
-        Place point = number.end - number.decimals - 1;
-        if (!read_number(p, &(Bounds){point, b->last}, &whole) || !is_in_range(&whole, rule->number)) return NULL;
-        if (!whole.digits) return replace(number.end, "0", 1, output);
-        return replace(number.end, (const char *)p, point - p, output);
+        Place point = number.decimals ? number.end - number.decimals - 1 : number.end;
+        if (!read_number(number.first, &(Bounds){point, b->last}, &whole)) return NULL;
+        whole.negative = number.negative;
+        return is_in_range(&whole, rule->number) ? put_plain(number.end + text, &number, 0, output) : NULL;
     }
     if (!is_in_range(&number, rule->number)) return NULL;
     return keep(p, number.end + text, b, output);
@@ -199,37 +257,46 @@ static Place fit_boolean(Place p, const Bounds *b, Output *output) {
         end = *p == 't' ? skip_word(p, b, "true", 4) : skip_word(p, b, "false", 5);
         return end ? keep(p, end, b, output) : NULL;
     }
+    if (*p == '"') {
+        end = skip_word(p, b, "\"true\"", 6);
+        if (!end) end = skip_word(p, b, "\"false\"", 7);
+        if (!end) end = skip_word(p, b, "\"0\"", 3);
+        if (!end) end = skip_word(p, b, "\"1\"", 3);
+        return end ? keep(p, end, b, output) : NULL;
+    }
     if ((*p != '0' && *p != '1') || !read_number(p, b, &number) || number.end != p + 1) return NULL;
     return keep(p, p + 1, b, output);
 }
 
 static Place fit_floating(Place p, const Bounds *b, const ColumnRule *rule, Output *output) {
     Number number;
-    int text = *p == '"';
+    int text = *p == '"', padded = 0;
     if (*p == 't' || *p == 'f') return fit_truth(p, b, output);
-    if (!read_number(p + text, b, &number) || (text && at(number.end, b) != '"')) return NULL;
+    int64_t digits, decimals;
+    Place end = skip_plain_number(p + text, b, text, &digits, &decimals);
+    if (end && digits + decimals <= (rule->number == 32 ? 6 : 15)) return keep(p, end, b, output);
+    if (!(text ? read_text(p + 1, b, &number, &padded) : read_number(p, b, &number))) return NULL;
     if (!number.powered && !number.decimals && number.digits > 38) return NULL;
     if (!gives_back(&number, rule->number == 32)) return NULL;
+    if (padded) return number.powered ? NULL : put_plain(number.end + 1, &number, 0, output);
     return keep(p, number.end + text, b, output);
 }
 
 static Place fit_decimal(Place p, const Bounds *b, const ColumnRule *rule, Output *output) {
     Number number;
-    int text = *p == '"';
+    int text = *p == '"', padded = 0;
     if (*p == 't' || *p == 'f') return fit_truth(p, b, output);
-    if (!read_number(p + text, b, &number) || (text && at(number.end, b) != '"')) return NULL;
+    int64_t digits, decimals;
+    Place end = skip_plain_number(p + text, b, text, &digits, &decimals);
+    if (end && digits <= rule->whole && decimals <= rule->number) return keep(p, end, b, output);
+    if (!(text ? read_text(p + 1, b, &number, &padded) : read_number(p, b, &number))) return NULL;
     if (number.digits > number.zeros) {
         if (number.exponent + number.zeros < -rule->number) return NULL;
         if (number.digits + number.exponent > rule->whole) return NULL;
     }
-    if (number.powered || number.decimals <= rule->number) return keep(p, number.end + text, b, output);
-    if (!number.digits) return replace(number.end + text, text ? "\"0\"" : "0", text ? 3 : 1, output);
-    Place end = number.end;
-    while (end[-1] == '0') end--;
-    if (end[-1] == '.') end--;
-    replace(number.end, (const char *)p, end - p, output);
-    if (text && output->to) *output->to++ = '"';
-    return number.end + text;
+    if (number.powered) return padded ? NULL : keep(p, number.end + text, b, output);
+    if (!padded && number.decimals <= rule->number) return keep(p, number.end + text, b, output);
+    return put_plain(number.end + text, &number, text, output);
 }
 
 /* Dates and times. */
@@ -252,11 +319,22 @@ static Place fit_moment(Place p, const Bounds *b, const ColumnRule *rule, Output
     if (century < 0 || rest < 0 || p[4] != '-' || p[7] != '-' || !is_day(century * 100 + rest, month, day)) return NULL;
     p += 10;
     if (*p == '"') return keep(start, p + 1, b, output);
-    if (rule->kind == DAY) {
-        if (*p != 'Z' || at(p + 1, b) != '"') return NULL;
-        replace(p + 2, (const char *)start, 11, output);
+    if (rule->kind == DAY) { /* behind it Z, or midnight */
+        if (*p != 'Z') {
+            if ((*p != ' ' && *p != 'T') || b->end - p < 10 || memcmp(p + 1, "00:00:00", 8)) return NULL;
+            p += 9;
+            if (*p == '.') {
+                fraction = ++p;
+                while (at(p, b) == '0') p++;
+                if (p == fraction || p - fraction > 30) return NULL;
+            }
+            if (at(p, b) == 'Z' && rule->whole) return NULL;
+        }
+        if (at(p, b) == 'Z') p++;
+        if (at(p, b) != '"') return NULL;
+        replace(p + 1, (const char *)start, 11, output);
         if (output->to) *output->to++ = '"';
-        return p + 2;
+        return p + 1;
     }
     if ((*p != ' ' && *p != 'T') || b->end - p < 10 || p[3] != ':' || p[6] != ':') return NULL;
     int hour = two_digits(p + 1), minute = two_digits(p + 4), second = two_digits(p + 7), decimals = 0;
@@ -429,35 +507,6 @@ static Place fit_array(Place p, const Bounds *b, const ColumnRule *rule, Output 
     }
 }
 
-/* The place behind the value at `p`, which is written as its column keeps it; NULL where Python judges. */
-static inline Place fit_value(Place p, const Bounds *b, const ColumnRule *rule, Output *output) {
-    if (*p == 'n') {
-        Place end = rule->nullable ? skip_word(p, b, "null", 4) : NULL;
-        return end ? keep(p, end, b, output) : NULL;
-    }
-    switch (rule->kind) {
-    case ANY: {
-        Place end = skip_value(p, b);
-        return end ? keep(p, end, b, output) : NULL;
-    }
-    case BOOLEAN: return fit_boolean(p, b, output);
-    case INTEGER: return fit_integer(p, b, rule, output);
-    case FLOATING: return fit_floating(p, b, rule, output);
-    case DECIMAL_NUMBER: return fit_decimal(p, b, rule, output);
-    case DAY:
-    case MOMENT: return fit_moment(p, b, rule, output);
-    case TEXTS:
-    case CHARS: return fit_text(p, b, rule, output);
-    case DOCUMENT: return fit_document(p, b, rule, output);
-    case ARRAY: return fit_array(p, b, rule, output);
-    default: return NULL;
-    }
-}
-
-/* Rows. */
-
-#define OWN_OP "{\"__op\":1" /* begins a delete (rows/columns.py) */
-
 static const ColumnRule other_member = {.kind = ANY, .nullable = 1};
 
 /* The rule of the member whose name begins at `p`, and the place of its value; NULL for a name with an escape. */
@@ -484,22 +533,130 @@ static inline const ColumnRule *rule_at(Place *p, const Bounds *b, const ColumnR
     return &other_member;
 }
 
+/* A key fits as it is, or Python judges, also where there are many or one has an escape. */
+static Place fit_map(Place p, const Bounds *b, const ColumnRule *rule, Output *output) {
+    Place names[MOST_KEYS], ends[MOST_KEYS], start = p;
+    int count = 0, escaped = 0;
+    if (*p != '{') return NULL;
+    p = skip_spaces(p + 1, b);
+    if (at(p, b) == '}') return keep(start, p + 1, b, output);
+    for (;; count++) {
+        Output judged = {NULL, 0};
+        Place key = p;
+        if (count == MOST_KEYS) return NULL;
+        p = skip_name(p, b, &names[count], &ends[count], &escaped);
+        if (!p || p >= b->end || escaped || !fit_value(key, b, &rule->inner[0], &judged) || judged.changed) return NULL;
+        for (int n = 0; n < count; n++)
+            if (ends[n] - names[n] == ends[count] - names[count] &&
+                !memcmp(names[n], names[count], (size_t)(ends[n] - names[n])))
+                return NULL;
+        keep(start, p, b, output);
+        start = p = fit_value(p, b, &rule->inner[1], output);
+        if (!p) return NULL;
+        p = skip_spaces(p, b);
+        if (at(p, b) == '}') return keep(start, p + 1, b, output);
+        if (at(p, b) != ',') return NULL;
+        p = skip_spaces(p + 1, b);
+    }
+}
+
+/* All fields, each once and by its very name, or Python judges. */
+static Place fit_struct(Place p, const Bounds *b, const ColumnRule *rule, Output *output) {
+    uint64_t seen = 0;
+    int64_t next = 0, count = rule->number;
+    Place start = p;
+    if (*p != '{' || count > MOST_FIELDS) return NULL;
+    p = skip_spaces(p + 1, b);
+    for (int64_t n = 0; n < count; n++) {
+        const ColumnRule *field = rule_at(&p, b, rule->inner, count, &next);
+        if (!field || field == &other_member || p >= b->end || seen >> next & 1) return NULL;
+        seen |= (uint64_t)1 << next++;
+        keep(start, p, b, output);
+        start = p = fit_value(p, b, field, output);
+        if (!p) return NULL;
+        p = skip_spaces(p, b);
+        if (at(p, b) != (n == count - 1 ? '}' : ',')) return NULL;
+        if (n < count - 1) p = skip_spaces(p + 1, b);
+    }
+    return keep(start, p + 1, b, output);
+}
+
+/* The place behind the value at `p`, which is written as its column keeps it; NULL where Python judges. */
+static inline Place fit_value(Place p, const Bounds *b, const ColumnRule *rule, Output *output) {
+    if (*p == 'n') {
+        Place end = rule->nullable ? skip_word(p, b, "null", 4) : NULL;
+        return end ? keep(p, end, b, output) : NULL;
+    }
+    switch (rule->kind) {
+    case ANY: {
+        Place end = skip_value(p, b);
+        return end ? keep(p, end, b, output) : NULL;
+    }
+    case BOOLEAN: return fit_boolean(p, b, output);
+    case INTEGER: return fit_integer(p, b, rule, output);
+    case FLOATING: return fit_floating(p, b, rule, output);
+    case DECIMAL_NUMBER: return fit_decimal(p, b, rule, output);
+    case DAY:
+    case MOMENT: return fit_moment(p, b, rule, output);
+    case TEXTS:
+    case CHARS: return fit_text(p, b, rule, output);
+    case DOCUMENT: return fit_document(p, b, rule, output);
+    case ARRAY: return fit_array(p, b, rule, output);
+    case MAP: return fit_map(p, b, rule, output);
+    case STRUCT: return fit_struct(p, b, rule, output);
+    default: return NULL;
+    }
+}
+
+/* Rows. */
+
+#define OWN_OP "{\"__op\":1" /* begins a delete (rows/columns.py) */
+#define UNCHANGED "\"__starrocks_txn_sink_unchanged\"" /* names columns that a row leaves out for good (rows/columns.py) */
+
+/* Put what a row has not `seen` behind its brace, where `front` is in the output; 0 where Python says what is missing. */
+static int put_fillers(uint8_t *front, const Plan *table, const uint8_t *seen, int empty, Output *output) {
+    const ColumnRule *rules = table->members;
+    int64_t size = 0;
+    for (int64_t n = 0; n < table->count; n++) {
+        if (seen[n] || !rules[n].needed) continue;
+        if (!rules[n].filler || rules[n].filler_size > MOST_FILLER) return 0;
+        size += rules[n].filler_size + 1;
+    }
+    output->changed = 1;
+    if (!output->to) return 1;
+    memmove(front + size - empty, front, (size_t)(output->to - front));
+    output->to += size - empty;
+    for (int64_t n = 0; n < table->count; n++) {
+        if (seen[n] || !rules[n].needed) continue;
+        size -= rules[n].filler_size + 1;
+        memcpy(front, rules[n].filler, (size_t)rules[n].filler_size);
+        front += rules[n].filler_size;
+        if (size || !empty) *front++ = ',';
+    }
+    return 1;
+}
+
 /* Whether the row at `p` is one object whose values its table keeps; it is written behind `output->to`. 0 where Python judges. */
 static int fit_row(Place p, const Bounds *b, const Plan *table, Output *output) {
     const ColumnRule *rules = table->members;
     uint8_t seen[MOST_COLUMNS];
     int64_t next = 0, needed = 0;
     Place start = p;
+    uint8_t *front = output->to;
+    int empty = 1, unchanged = 0;
     if (table->count > MOST_COLUMNS) return 0;
     memset(seen, 0, (size_t)table->count);
     if (at(p, b) != SEPARATOR) return 0;
     p = skip_spaces(p + 1, b);
     if (at(p, b) != '{') return 0;
     int deletes = b->end - p >= (int64_t)sizeof OWN_OP && !memcmp(p, OWN_OP, sizeof OWN_OP - 1);
+    if (front) front += p + 1 - start;
     p = skip_spaces(p + 1, b);
     if (at(p, b) != '}') {
+        empty = 0;
         for (;;) {
             int64_t expected = next;
+            Place name = p;
             const ColumnRule *rule = rule_at(&p, b, rules, table->count, &next);
             if (!rule || p >= b->end) return 0;
             if (rule != &other_member) {
@@ -509,6 +666,7 @@ static int fit_row(Place p, const Bounds *b, const Plan *table, Output *output) 
                 next++;
             } else {
                 next = expected;
+                unchanged |= b->end - name > (int64_t)sizeof UNCHANGED && !memcmp(name, UNCHANGED, sizeof UNCHANGED - 1);
             }
             keep(start, p, b, output);
             start = p = fit_value(p, b, rule, output);
@@ -520,7 +678,8 @@ static int fit_row(Place p, const Bounds *b, const Plan *table, Output *output) 
         }
     }
     p = keep(start, skip_spaces(p + 1, b), b, output);
-    return p == b->end && (deletes || needed == table->only_named);
+    if (p != b->end || deletes || needed == table->only_named) return p == b->end;
+    return !unchanged && put_fillers(front, table, seen, empty, output);
 }
 
 /* Write the numbers of the rows that are not plainly kept to `found`, and return how many there are. `tables` has the number of

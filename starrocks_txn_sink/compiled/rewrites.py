@@ -53,6 +53,8 @@ class _ColumnRule(ctypes.Structure):
         ("name_size", ctypes.c_int64),
         *((name, ctypes.c_int64) for name in ("kind", "number", "whole", "nullable", "needed")),
         ("inner", ctypes.c_void_p),
+        ("filler", ctypes.c_char_p),
+        ("filler_size", ctypes.c_int64),
     )
 
 
@@ -72,8 +74,8 @@ Conversions = Sequence[tuple[bytes, int, int, bool, bool]]
 Rules = Sequence[tuple[bytes, int, int, bytes, bytes]]
 """The members of rows: the name, the kind in compiled.c, its number, its text, and the new name with a colon."""
 
-ValueRule = tuple[int, int, int, bool, "ValueRule | None"]
-"""A rule of compiled_values.c: the kind, its number, `whole`, whether NULL is kept, and the rule of elements."""
+ValueRule = tuple[int, int, int, bool, tuple[tuple[str, "ValueRule"], ...]]
+"""A rule of compiled_values.c: the kind, its number, `whole`, whether NULL is kept, and the rules of parts by name."""
 
 _Numbers = np.ndarray[Any, np.dtype[np.int32]]
 _JudgeRow = Callable[[int], bytes | None]
@@ -110,12 +112,16 @@ def _plans(
     return plan_array
 
 
-class ColumnRules:
-    """The rules of tables (`columns` of each, by name) for the loops that judge values."""
+Column = tuple[str, ValueRule, bool, str]
+"""A column: its name, its rule, whether a row needs it, and the member that a row without it gets ("": none)."""
 
-    def __init__(self, tables: Sequence[Sequence[tuple[str, ValueRule, bool]]]) -> None:
+
+class ColumnRules:
+    """The rules of tables (the columns of each) for the loops that judge values."""
+
+    def __init__(self, tables: Sequence[Sequence[Column]]) -> None:
         self._kept: list[object] = []  # lives as long as what points to it
-        plans = [(self._array(columns), len(columns), sum(needed for *_, needed in columns)) for columns in tables]
+        plans = [(self._array(columns), len(columns), sum(column[2] for column in columns)) for columns in tables]
         self.plans: Any = (Plan * len(plans))(
             *(Plan(ctypes.addressof(array), count, needed) for array, count, needed in plans)
         )
@@ -139,19 +145,18 @@ class ColumnRules:
         """The rows as their columns keep them, and which ones have such a form; see `convert_rows`."""
         return _rewrite("fit", rows, self.plans, tables, judge)
 
-    def _array(self, columns: Sequence[tuple[str, ValueRule, bool]]) -> Any:
-        array = (_ColumnRule * len(columns))(*(self._rule(*column) for column in columns))
+    def _array(self, columns: Iterable[Column]) -> Any:
+        rules = [self._rule(*column) for column in columns]
+        array = (_ColumnRule * len(rules))(*rules)
         self._kept.append(array)
         return array
 
-    def _rule(self, name: str, rule: ValueRule, needed: bool) -> _ColumnRule:
-        kind, number, whole, nullable, element = rule
-        text, inner = f'"{name}":'.encode(), None
-        if element is not None:
-            inner = self._rule("", element, False)
-            self._kept.append(inner)
+    def _rule(self, name: str, rule: ValueRule, needed: bool, filler: str) -> _ColumnRule:
+        *numbers, parts = rule
+        text, filling = f'"{name}":'.encode(), filler.encode()
+        inner = self._array((*part, False, "") for part in parts) if parts else None
         address = None if inner is None else ctypes.addressof(inner)
-        return _ColumnRule(text, len(text), kind, number, whole, nullable, needed, address)
+        return _ColumnRule(text, len(text), *numbers, needed, address, filling or None, len(filling))
 
 
 class _AvroType(ctypes.Structure):

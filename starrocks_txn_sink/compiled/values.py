@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from starrocks_txn_sink.compiled.rewrites import ColumnRules, ValueRule
+from starrocks_txn_sink.compiled.rewrites import Column, ColumnRules, ValueRule
 from starrocks_txn_sink.rows.segments import Bools
 from starrocks_txn_sink.rows.target import BITS, TargetType
 from starrocks_txn_sink.rows.values.judgement import RowRules, UnfitColumn
@@ -18,6 +18,7 @@ from starrocks_txn_sink.rows.values.rules import DOCUMENT_BYTES, TABLE
 
 # The kinds of compiled_values.c; ASK leaves each value but NULL to Python.
 _ANY, _BOOLEAN, _INTEGER, _FLOATING, _DECIMAL, _DAY, _MOMENT, _TEXT, _CHAR, _DOCUMENT, _ARRAY, _ASK = range(12)
+_MAP, _STRUCT = 12, 13
 _KINDS: Final = {
     "BOOLEAN": _BOOLEAN,
     **dict.fromkeys(BITS, _INTEGER),
@@ -29,6 +30,8 @@ _KINDS: Final = {
     "CHAR": _CHAR,
     "JSON": _DOCUMENT,
     "ARRAY": _ARRAY,
+    "MAP": _MAP,
+    "STRUCT": _STRUCT,
 }
 _FLOAT_BITS: Final = {"FLOAT": 32, "DOUBLE": 64}
 _NO_LIMIT: Final = 1 << 62
@@ -75,28 +78,32 @@ class ValueJudge:
         return ColumnRules([_columns_of(table) for table in self.tables])
 
 
-def _columns_of(table: RowRules) -> list[tuple[str, ValueRule, bool]]:
+def _columns_of(table: RowRules) -> list[Column]:
     needed = {*table.needed}
-    return [
-        (name, _rule_of(column.type, column.nullable, utc=table.zone is None), name in needed)
-        for name, column in table.columns.items()
-    ]
+    rules = []
+    for name, column in table.columns.items():
+        rule = _rule_of(column.type, column.nullable, utc=table.zone is None)
+        if table.encodes_bytes and column.type.name == "VARBINARY":
+            rule = _ASK, 0, 0, column.nullable, ()
+        rules.append((name, rule, name in needed, table.filler(name)))
+    return rules
 
 
 def _rule_of(kind: TargetType, nullable: bool, *, utc: bool) -> ValueRule:
     if kind.name not in TABLE:
-        return _ANY, 0, 0, nullable, None
-    number, whole, element = 0, 0, None
+        return _ANY, 0, 0, nullable, ()
+    number, whole = 0, 0
     if kind.name in ("CHAR", "VARCHAR", "STRING", "VARBINARY"):
         number = _NO_LIMIT if kind.length is None else kind.length
     elif kind.name == "JSON":
         number = DOCUMENT_BYTES
     elif kind.name == "DECIMAL":
         number, whole = kind.scale, kind.precision - kind.scale
-    elif kind.name == "DATETIME":
+    elif kind.name in ("DATE", "DATETIME"):
         whole = not utc
-    elif kind.name == "ARRAY":
-        element = _rule_of(kind.items[0][1], True, utc=utc)
+    elif kind.items:
+        number = len(kind.items)
     else:
         number = BITS.get(kind.name, _FLOAT_BITS.get(kind.name, 0))
-    return _KINDS.get(kind.name, _ASK), number, whole, nullable, element
+    parts = tuple((name, _rule_of(part, True, utc=utc)) for name, part in kind.items)
+    return _KINDS.get(kind.name, _ASK), number, whole, nullable, parts

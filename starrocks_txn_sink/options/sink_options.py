@@ -204,9 +204,9 @@ class SinkOptions:
         default_text="Spark's session time zone",
     )
     check_values: bool = kind.SWITCH(
-        "Judge each value by the type of its column before it is sent (docs/reference/values.md). Without it StarRocks "
-        "changes values that do not fit without a word. Needs `query_url`.",
-        default=False,
+        "Judge each value by the type of its column before it is sent (docs/reference/values.md). With `false` the "
+        "sink trusts the source: StarRocks changes values that do not fit, without a word. Needs `query_url`.",
+        default=True,
     )
     compact: bool = kind.SWITCH(
         "Send at most one row per primary key in a StarRocks transaction, the last one: servers promise no order of "

@@ -222,6 +222,7 @@ class LaneAssembler:
             completes=any(rule.deletes == "mark" for rule in rules.rules)
             or (lines is not None and lines.keeps_unchanged),
             keep_types=self.keep_types,
+            encodes_bytes=lines is not None and lines.encodes_bytes,
         )
 
     def types_of(self, table: str, name: str) -> list[str]:

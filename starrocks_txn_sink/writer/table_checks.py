@@ -210,8 +210,8 @@ _parsed = lru_cache(maxsize=1024)(parse_type)
 class SourceSchema:
     """What the source's own schema says about columns, as far as the lane has read it, and the rules of their tables.
 
-    It `completes` rows that leave unchanged values out. At the end it may `keep_types` of columns that tables lack, for
-    rows that wait. Ready rows come without a schema.
+    It `completes` rows that leave unchanged values out, and with `encodes_bytes` texts for bytes are encodings of them.
+    At the end it may `keep_types` of columns that tables lack, for rows that wait. Ready rows come without a schema.
     """
 
     types_of: TypesOf = no_types
@@ -220,6 +220,7 @@ class SourceSchema:
     options_of: Callable[[str], TableOptions] | None = None
     completes: bool = False
     keep_types: Callable[[Lacking], None] = keep_no_types
+    encodes_bytes: bool = False
 
 
 def _with_others(bad_rows: list[BadRow], others: list[BadRow]) -> list[BadRow]:
@@ -260,7 +261,8 @@ class TableChecks:
             self._keys = KeyChecks(self._columns_of, known_columns.key_limit, deadline)
         self._values: ValueChecks | None = None
         if known_columns is not None and options.check_values:
-            self._values = ValueChecks(self._columns_of, zone_of(options.timestamp_zone))
+            encodes_bytes = source.encodes_bytes or modes is not None
+            self._values = ValueChecks(self._judged_columns, zone_of(options.timestamp_zone), encodes_bytes)
         self.narrow: NarrowColumns | None = None
         if known_columns is not None and source.new_types is not no_new_types:
             types_of_table = source.options_of or options.options_of
@@ -384,6 +386,11 @@ class TableChecks:
     def _columns_of(self, table: str, again: bool) -> Sequence[TargetColumn]:
         assert self._known is not None
         return self._known.columns(table, again, self._deadline) if self._names_columns(table) else ()
+
+    def _judged_columns(self, table: str, again: bool) -> Sequence[TargetColumn]:
+        """The columns by which values are judged; none of a table whose user takes NULL for what does not fit."""
+        lenient = self._options.load_headers(table).get("strict_mode") == "false"
+        return () if lenient else self._columns_of(table, again)
 
     def _unexplained(self, table: str) -> list[TargetColumn]:
         """The columns whose values no schema explains."""

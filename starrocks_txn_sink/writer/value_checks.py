@@ -7,7 +7,7 @@ what becomes of a value; the types are those that information_schema has. Rows w
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta, timezone, tzinfo
 from typing import Any, Final
@@ -35,58 +35,69 @@ _UTC: Final = ("UTC", "Z", "GMT", "Etc/UTC")
 
 @dataclass(slots=True)
 class ValueChecks:
-    """Judges the values of a lane's rows, and writes times in `zone` (None: UTC)."""
+    """Judges the values of a lane's rows, and writes times in `zone` (None: UTC).
+
+    With `encodes_bytes` texts for bytes are encodings of them.
+    """
 
     columns_of: ColumnsOf
     zone: tzinfo | None = None
+    encodes_bytes: bool = False
     _columns: dict[str, Sequence[TargetColumn]] = field(default_factory=dict)
     _judges: dict[tuple[str, ...], ValueJudge] = field(default_factory=dict)  # by the tables of a batch
+    _good: tuple[pa.RecordBatch, pa.Array | None] | None = None  # a batch without bad rows, and its payload as sent
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The batch as it is sent; raises UnfitValue with table, column and place, and without a value."""
-        payload, fitted, faults, table_of = self._judged(batch)
-        if faults:
-            number = min(faults)
-            raise _unfit_value(batch, number, table_of(number), faults)
-        if fitted is payload:
+        if self._good is not None and self._good[0] is batch:
+            fitted = self._good[1]
+        else:
+            fitted, faults, table_of = self._judged(batch)
+            if faults:
+                number = min(faults)
+                raise _unfit_value(batch, number, table_of(number), faults)
+        self._good = None
+        if fitted is None:
             return batch
         return batch.set_column(batch.schema.get_field_index(columns.PAYLOAD), columns.PAYLOAD, fitted)
 
     def bad_rows(self, batch: pa.RecordBatch) -> list[BadRow]:
-        """The rows with a value that its column would not keep."""
-        _, _, faults, _ = self._judged(batch)
+        """The rows with a value that its column would not keep; a batch without one is not judged again."""
+        fitted, faults, _ = self._judged(batch)
+        self._good = None if faults else (batch, fitted)
         return [
             BadRow(number, f"has a value that does not fit column {fault.column}: it {fault.reason}")
             for number, fault in sorted(faults.items())
         ]
 
-    def _judged(self, batch: pa.RecordBatch) -> tuple[pa.Array, pa.Array, dict[int, UnfitColumn], Callable[[int], str]]:
-        """The payload, as it is and as it is sent, the faults, and the table of a row."""
+    def _judged(self, batch: pa.RecordBatch) -> tuple[pa.Array | None, dict[int, UnfitColumn], Callable[[int], str]]:
+        """The payload as it is sent (None: as it is), the faults, and the table of a row."""
         names, of_row = numbers_by_table(batch.column(columns.TABLE))
         payload = batch.column(columns.PAYLOAD)
-        fitted, faults = self._fit(payload, names, of_row, again=False)
+        fitted, faults = self._fit(payload, names, of_row)
         if faults:  # a column may have been changed since its type was read
-            fitted, faults = self._fit(payload, names, of_row, again=True)
-        return payload, fitted, faults, lambda number: names[of_row[number]]
+            fitted, faults = self._fit(payload, names, of_row, {names[of_row[number]] for number in faults})
+        return None if fitted is payload else fitted, faults, lambda number: names[of_row[number]]
 
     def _fit(
-        self, payload: pa.Array, names: Sequence[str], of_row: np.ndarray[Any, Any], *, again: bool
+        self, payload: pa.Array, names: Sequence[str], of_row: np.ndarray[Any, Any], again: Collection[str] = ()
     ) -> tuple[pa.Array, dict[int, UnfitColumn]]:
-        judge = self._judge(names, again=again)
+        judge = self._judge(names, again)
         known = [number if rules.columns else -1 for number, rules in enumerate(judge.tables)]
         if not any(number >= 0 for number in known):
             return payload, {}
         return judge.fit(payload, np.array([*known, -1], dtype=np.int32)[of_row])
 
-    def _judge(self, names: Sequence[str], *, again: bool) -> ValueJudge:
-        """The judge of a batch's tables; it is made anew when the columns of one have been read again."""
-        tables = {name: () if is_own_table(name) else self.columns_of(name, again) for name in names}
+    def _judge(self, names: Sequence[str], again: Collection[str]) -> ValueJudge:
+        """The judge of a batch's tables; it is made anew when the columns of one have been read `again`."""
+        tables = {name: () if is_own_table(name) else self.columns_of(name, name in again) for name in names}
         if any(self._columns.get(name) is not found for name, found in tables.items()):
             self._judges.clear()
             self._columns |= tables
         key = (*names,)
         if key not in self._judges:
-            self._judges[key] = ValueJudge([RowRules.of(tables[name], self.zone) for name in names])
+            rules = [RowRules.of(tables[name], self.zone, encodes_bytes=self.encodes_bytes) for name in names]
+            self._judges[key] = ValueJudge(rules)
         return self._judges[key]
 
 

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute
-from starrocks_txn_sink.errors import OptionError, RowsRejected
+from starrocks_txn_sink.errors import OptionError, RowsRejected, UnfitValue
 from tests.support.query_port import query
 from tests.support.servers import place_of
 
@@ -64,8 +64,10 @@ def test_a_value_that_does_not_fit_fails_the_load_unless_strict_mode_is_off(
 ) -> None:
     frame = spark.createDataFrame([("t", '{"id": 9, "a": "five"}')], "table string, row string")
     common: dict[str, Any] = {**place_of(server)}
-    with pytest.raises(RowsRejected, match=r"The server rejected 1 row of t.*column a"):
+    with pytest.raises(UnfitValue, match="column a of table t: it is a text that is no number"):
         StarRocksSink(SinkOptions(**common, job="strict")).write(frame)
+    with pytest.raises(RowsRejected, match=r"The server rejected 1 row of t.*column a"):
+        StarRocksSink(SinkOptions(**common, job="trusting", check_values=False)).write(frame)
     assert (9, None, None) not in rows(server)
     StarRocksSink(SinkOptions(**common, job="lenient", properties={"strict_mode": "false"})).write(frame)
     assert (9, None, None) in rows(server)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from typing import Any
 
 import orjson
@@ -11,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute
-from starrocks_txn_sink.errors import InputError, OptionError, RowsRejected
+from starrocks_txn_sink.errors import InputError, OptionError, RowsRejected, UnfitValue
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
 from tests.support.query_port import query
 from tests.support.servers import place_of
@@ -54,10 +55,15 @@ def test_the_error_names_table_count_and_reasons_but_no_values(spark: SparkSessi
         "row", F.when(bad, F.lit(f'{{"id": 1, "amount": {SECRET}}}')).otherwise(F.col("row"))
     )
     with pytest.raises(RowsRejected) as failure:
-        sink(server, compact=False).write(rows)  # the rows have one key
+        sink(server, compact=False, check_values=False).write(rows)  # the rows have one key
     message = str(failure.value)
     assert "The server rejected 59 rows of orders" in message
     assert "column amount (59)" in message
+    assert str(SECRET) not in message
+    with pytest.raises(UnfitValue) as unfit:
+        sink(server).write(rows)
+    message = str(unfit.value)
+    assert re.search(r"column amount of table orders at source partition p-\d, position \d+: it is outside", message)
     assert str(SECRET) not in message
 
 
@@ -77,7 +83,7 @@ def test_bad_source_transactions_are_dead_lettered_whole(spark: SparkSession, se
     ledger = "SELECT name, position FROM shop._starrocks_txn_sink_ledger WHERE kind = 'position' ORDER BY name"
     assert query(server, ledger) == [("p-0", 20), ("p-1", 20), ("p-2", 20)]
     reasons = query(server, f"SELECT DISTINCT reason FROM shop.{DEAD_LETTER_TABLE}")
-    assert all("rejected 1 row of orders" in reason for (reason,) in reasons)  # alone in its load, it has no log
+    assert all("column amount: it is missing in a row, and the column is NOT NULL" in reason for (reason,) in reasons)
     again = sink(server, on_bad_rows="quarantine", lanes=lanes).write(frame(spark, bad))
     assert sum(receipt.rows + receipt.dead_lettered_rows for receipt in again) == 0
 

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import DebeziumAssembly, SinkOptions, StarRocksSink, TableRules, plan_tables
-from starrocks_txn_sink.errors import NarrowColumn, RowsRejected, StarRocksSinkError, UnknownColumn
+from starrocks_txn_sink.errors import NarrowColumn, StarRocksSinkError, UnfitValue, UnknownColumn
 from starrocks_txn_sink.options import TableOptions
 from starrocks_txn_sink.sink import events_writer
 from starrocks_txn_sink.sink.schema import changes
@@ -94,11 +94,11 @@ KINDS = [
     ),
     Kind(
         *("widen_int", N, ONE, {**N, "n": field("int64")}, {"id": 2, "n": 1 << 40}, [(1, 1), (2, 1 << 40)]),
-        fails=RowsRejected, ignored=RowsRejected, says="n",
+        fails=UnfitValue, ignored=UnfitValue, says="n",
     ),
     Kind(
         *("widen_varchar", {**N, "a": varchar(2)}, {**ONE, "a": "x"}, {**N, "a": varchar(20)}),
-        {"id": 2, "n": 2, "a": "y" * 18}, [(1, "x"), (2, "y" * 18)], fails=RowsRejected, ignored=RowsRejected,
+        {"id": 2, "n": 2, "a": "y" * 18}, [(1, "x"), (2, "y" * 18)], fails=UnfitValue, ignored=UnfitValue,
         select="id, a", says="a",
     ),
     Kind(
@@ -108,7 +108,7 @@ KINDS = [
     ),
     Kind(
         *("number_to_text", N, ONE, {**N, "n": varchar(9)}, {"id": 2, "n": "two"}, []),
-        fails=RowsRejected, ignored=RowsRejected, stuck=RowsRejected, says="n",
+        fails=UnfitValue, ignored=UnfitValue, stuck=UnfitValue, says="n",
     ),
     Kind(
         *("whole_to_fraction", N, ONE, {**N, "n": field("double")}, {"id": 2, "n": 1.5}, []),

@@ -31,6 +31,7 @@ class UnfitColumn(Exception):
 class RowRules:
     """The columns of a table by which its rows are judged; times are written in `zone` (None: UTC).
 
+    With `encodes_bytes` a text stands for bytes (base64, hex), and a VARBINARY would keep its letters: it is refused.
     A member without a column is no matter of this judgement, nor is a column that the server fills by itself.
     """
 
@@ -38,9 +39,10 @@ class RowRules:
     zone: tzinfo | None = None
     defaults: Mapping[str, str | None] = field(default_factory=dict)
     """The JSON of a column's DEFAULT, None for one that only the server can compute."""
+    encodes_bytes: bool = False
 
     @classmethod
-    def of(cls, table: Iterable[TargetColumn], zone: tzinfo | None = None) -> RowRules:
+    def of(cls, table: Iterable[TargetColumn], zone: tzinfo | None = None, *, encodes_bytes: bool = False) -> RowRules:
         """The rules of a table's columns, without those that are generated.
 
         A BIGINT that is NOT NULL may be AUTO_INCREMENT (`target.may_count`): the server fills it, or says so.
@@ -51,12 +53,17 @@ class RowRules:
             if not column.generated
         }
         defaults = {name: default_of(column) for name, column in known.items() if column.default is not None}
-        return cls(known, zone, defaults)
+        return cls(known, zone, defaults, encodes_bytes)
 
     @cached_property
     def needed(self) -> tuple[str, ...]:
         """The columns that a row must not leave out: they would be NULL, in place of a DEFAULT or of an error."""
         return tuple(name for name, column in self.columns.items() if name in self.defaults or column.required)
+
+    def filler(self, name: str) -> str:
+        """The member that a row without this column gets, its DEFAULT; "" where there is none to write."""
+        default = self.defaults.get(name)
+        return "" if default is None else f"{json.dumps(name, ensure_ascii=False)}:{default}"
 
     def fit(self, row: str) -> str:
         """The row as it is sent; the very text if all values are kept as they are. Raises UnfitColumn.
@@ -94,6 +101,8 @@ class RowRules:
                 return raw
             raise UnfitColumn(name, "is NULL, and the column is NOT NULL")
         try:
+            if self.encodes_bytes and column.type.name == "VARBINARY":
+                raise Unfit(_LETTERS)
             return fitted(column.type, Value(value, raw, self.zone))
         except Unfit as fault:
             if deletes and not column.key:
@@ -106,16 +115,18 @@ class RowRules:
         missing = [name for name in self.needed if name not in seen and name not in unchanged]
         if not missing:
             return row
-        members = list[str]()
-        for name in missing:
-            default = self.defaults.get(name)
-            if default is None:
-                raise UnfitColumn(name, _MISSING if name in self.defaults else _REQUIRED)
-            members.append(f"{json.dumps(name, ensure_ascii=False)}:{default}")
+        members = [self.filler(name) for name in missing]
+        if not all(members):
+            name = missing[members.index("")]
+            raise UnfitColumn(name, _MISSING if name in self.defaults else _REQUIRED)
         front, rest = row[: row.index("{") + 1], row[row.index("{") + 1 :]
         return f"{front}{','.join(members)}{',' if seen else ''}{rest}"
 
 
+_LETTERS: Final = (
+    "is a text that stands for bytes, and a VARBINARY keeps its letters: make the column a VARCHAR for the text, "
+    "or decode it in the property `columns` of the table, as in raw, photo = to_binary(raw, 'encode64')"
+)
 _MISSING: Final = (
     "is missing in a row, and becomes NULL and not its DEFAULT, which only the server computes: name the columns that "
     "rows have in the property `columns` of the table, or write a value"

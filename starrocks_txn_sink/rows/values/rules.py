@@ -15,11 +15,11 @@ from datetime import tzinfo
 from typing import Any, Final
 
 from starrocks_txn_sink.rows.json_members import Number, elements_of, spans_of
-from starrocks_txn_sink.rows.target import BITS, TargetType
+from starrocks_txn_sink.rows.target import BITS, MOST_BYTES, TargetType
 from starrocks_txn_sink.rows.values.numbers import JSON_NUMBER, LARGE_BITS, Digits, comes_back, digits_of
 from starrocks_txn_sink.rows.values.times import NoTime, plain_date, plain_time
 
-DOCUMENT_BYTES: Final = 1 << 20
+DOCUMENT_BYTES: Final = MOST_BYTES
 """Of a JSON document. The server refuses longer ones, and a backend that takes a longer text inside one may crash while
 it spreads the document over columns of its own (wire contract 5.7)."""
 
@@ -277,21 +277,24 @@ def _map(kind: TargetType, value: Value) -> str:
 def _struct(kind: TargetType, value: Value) -> str:
     """The fields that the type has, by its names: the server takes other names for other fields."""
     known = {name.lower(): (name, field_type) for name, field_type in kind.items}
-    names, pairs = list[str](), list[str]()
+    names, pairs, pieces, copied = list[str](), list[str](), list[str](), 0
     for written, member, start, end in spans_of(value.raw):
         name, field_type = known.get(written.lower(), ("", kind))
         if not name:
             raise Unfit(f"has a field that {kind} does not have, which is dropped")
+        new = _inner(field_type, member, value, start, end, f"a field {name} that ")
         names.append(written)
-        pairs.append(f"{_quoted(name)}:{_inner(field_type, member, value, start, end, f'a field {name} that ')}")
+        pairs.append(f"{_quoted(name)}:{new}")
+        pieces += value.raw[copied:start], new
+        copied = end
     if len({name.lower() for name in names}) < len(names):
         raise Unfit("has a field twice")
     missing = [name for name, _ in kind.items if name.lower() not in {written.lower() for written in names}]
     if missing:
         raise Unfit(f"lacks the field {missing[0]}, which becomes NULL; write null for it")
-    text = f"{{{','.join(pairs)}}}"
-    exact = {*names} <= {name for name, _ in kind.items} and text == _BLANKS.sub(r"\1", value.raw)
-    return value.raw if exact else text
+    if {*names} == {name for name, _ in kind.items}:
+        return "".join((*pieces, value.raw[copied:]))
+    return f"{{{','.join(pairs)}}}"
 
 
 def _inner(kind: TargetType, part: Any, whole: Value, start: int, end: int, place: str) -> str:
@@ -337,7 +340,9 @@ _TEXTS: Final = {
     ),
 }
 _LOST_DIGITS = "numbers with more digits than a DOUBLE gives back, but integers of 64 bits"
-_DOCUMENT = Rule(_document, "up to 1,048,576 bytes", "", f"longer ones; half of a surrogate pair; {_LOST_DIGITS}")
+_DOCUMENT = Rule(
+    _document, f"up to {DOCUMENT_BYTES:,} bytes", "", f"longer ones; half of a surrogate pair; {_LOST_DIGITS}"
+)
 
 TABLE: Final[Mapping[str, Mapping[str, Rule]]] = {
     "BOOLEAN": {

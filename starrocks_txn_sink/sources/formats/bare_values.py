@@ -1,4 +1,4 @@
-"""Values of messages without the converter's schema, in columns of dates, times and numbers.
+"""Values of messages without the converter's schema, in columns of dates, times, numbers and documents.
 
 What a number counts, and how many decimals bytes have, says only the schema, or the mode of the connector. The server
 would read the digits as a date (1711010101010 as 1711-01-01) or as a number ("1234" of base64), or reject the row.
@@ -102,7 +102,7 @@ class ConnectorModes:
 
 
 def plan_of(columns_of_table: Iterable[TargetColumn], modes: ConnectorModes) -> Plan:
-    """What is done to the values of a table's columns under the declared modes."""
+    """What is done to the values of a table's columns under the declared modes, and to documents."""
     plan: dict[str, Conversion] = {}
     for column in columns_of_table:
         name, array = _element(column)
@@ -112,6 +112,8 @@ def plan_of(columns_of_table: Iterable[TargetColumn], modes: ConnectorModes) -> 
             plan[column.name] = Conversion(kind, number, array, bare=True)
         elif name in _NUMBERS and modes.decimal == "precise":
             plan[column.name] = Conversion(Kind.VARIABLE_DECIMAL, 0, array, bare=True)
+        elif name == "JSON":  # the connector writes documents as texts, whatever its modes are
+            plan[column.name] = Conversion(Kind.DOCUMENT, array=array)
     return plan
 
 

@@ -81,6 +81,7 @@ class CanalMessages:
     """The changes in Canal's flat messages; null messages and DDL are passed over, but a TRUNCATE."""
 
     keeps_unchanged: ClassVar[bool] = False
+    encodes_bytes: ClassVar[bool] = True
 
     tables: TableMapping
     on_malformed: OnMalformed = "fail"

@@ -88,6 +88,8 @@ class DebeziumChanges:
     value: str = "value"
     key: str | None = None
     places: tuple[str, ...] = PLACE
+    encodes_bytes: ClassVar[bool] = True
+
     tables: TableMapping
     unavailable: UnavailableSpellings | None = None
     keeps_unchanged: bool = False
@@ -316,6 +318,7 @@ class DebeziumMarkers:
     """
 
     keeps_unchanged: ClassVar[bool] = False
+    encodes_bytes: ClassVar[bool] = True
 
     value: str = "value"
     source: str | None = None

@@ -61,6 +61,10 @@ class DebeziumMessages:
         return self.changes.keeps_unchanged
 
     @property
+    def encodes_bytes(self) -> bool:
+        return self.changes.encodes_bytes
+
+    @property
     def reader(self) -> Reader:
         return self.changes.reader
 

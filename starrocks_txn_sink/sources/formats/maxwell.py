@@ -76,6 +76,7 @@ class MaxwellMessages:
     """
 
     keeps_unchanged: ClassVar[bool] = False
+    encodes_bytes: ClassVar[bool] = True
 
     tables: TableMapping
     whole: bool = False

@@ -85,6 +85,10 @@ class RawFormat(Protocol):
         """Whether rows may leave values out because they did not change (`rows.unchanged`)."""
 
     @property
+    def encodes_bytes(self) -> bool:
+        """Whether the source's bytes come as texts that stand for them."""
+
+    @property
     def reader(self) -> Reader:
         """`spark` reads the messages, or with `librdkafka` the lanes do."""
 

@@ -88,6 +88,10 @@ class RegisteredMessages:
         return self.inner.keeps_unchanged
 
     @property
+    def encodes_bytes(self) -> bool:
+        return self.inner.encodes_bytes
+
+    @property
     def reader(self) -> Reader:
         return self.inner.reader
 

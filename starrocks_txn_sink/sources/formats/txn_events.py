@@ -68,6 +68,7 @@ class TxnEventLines:
     reader: Reader = "spark"
     registry: Schemas | None = None
     keeps_unchanged: ClassVar[bool] = False
+    encodes_bytes: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_choice("on_malformed", self.on_malformed, get_args(OnMalformed))

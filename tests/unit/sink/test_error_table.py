@@ -82,8 +82,8 @@ def assemble(*events: Ev) -> Call:
 
 
 GOOD = '{"id": 1, "name": "a"}'
-REJECTED = "The server rejected 1 row of items"
-"""The only row of its load: the server gives no reason then (wire contract 7.5)."""
+UNFIT = "A value does not fit column {} of table items at source partition p-0, position 1: it "
+CORRECT = "Correct the source or the column"
 
 MISTAKES: dict[str, tuple[Call, str, str]] = {
     "database missing": (login(database="nowhere"), "the database does not exist", "Create it, or correct the option"),
@@ -145,14 +145,10 @@ MISTAKES: dict[str, tuple[Call, str, str]] = {
     ),
     "table missing": (load(GOOD, "nowhere"), "Failed to find table nowhere", "Create the table in the database"),
     "a key column misspelt": (load('{"idd": 1, "name": "a"}'), "does not have at", "schema_changes='ignore'"),
-    "text into a number": (load('{"id": "x", "name": "a"}'), REJECTED, "Correct the rows or the table"),
-    "text into a decimal": (
-        load('{"id": 1, "name": "a", "price": "five"}'),
-        REJECTED,
-        "Correct the rows or the table",
-    ),
-    "NULL into NOT NULL": (load('{"id": 1}'), REJECTED, "Correct the rows or the"),
-    "a text that is too long": (load('{"id": 1, "name": "abcdefg"}'), REJECTED, "Correct the rows or the table"),
+    "text into a number": (load('{"id": "x", "name": "a"}'), UNFIT.format("id") + "is a text", CORRECT),
+    "text into a decimal": (load('{"id": 1, "name": "a", "price": "five"}'), UNFIT.format("price"), CORRECT),
+    "NULL into NOT NULL": (load('{"id": 1}'), UNFIT.format("name") + "is missing in a row", CORRECT),
+    "a text that is too long": (load('{"id": 1, "name": "abcdefg"}'), UNFIT.format("name") + "has more than", CORRECT),
     "a row that is no JSON": (load('{"id": 1, '), "JSON", "Correct"),
     "the stream starts inside a transaction": (
         assemble(Ev(5, "DATA"), Ev(6, "END")),

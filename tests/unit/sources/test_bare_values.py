@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("loop")
 
 COLUMNS = {
     "id": "int(11)", "day": "date", "at": "datetime", "price": "decimal(10,2)", "big": "bigint(20) unsigned",
-    "note": "varchar(20)", "days": "array<date>", "times": "array<datetime>",
+    "note": "varchar(20)", "days": "array<date>", "times": "array<datetime>", "doc": "json",
 }  # fmt: skip
 
 
@@ -80,6 +80,26 @@ def test_a_number_of_one_meaning_becomes_a_date(mode: str, column: str, value: s
 def test_a_decimal_with_its_own_scale_becomes_a_number() -> None:
     assert written('{"price":{"scale":6,"value":"AQ=="}}', decimal="precise") == '{"price":"0.000001"}'
     assert written('{"big":{"value":"AQ==","scale":0}}', decimal="precise") == '{"big":"1"}'
+
+
+@pytest.mark.parametrize("modes", [("connect", "precise"), (None, None)])
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ('"{\\"a\\": [1.10, \\"x\\"]}"', '{"a": [1.10, "x"]}'),
+        ('"[]"', "[]"),
+        ('"\\"x\\""', '"x"'),
+        ('"no document"', '"no document"'),
+        ('{"x":1,"y":2.5}', '{"x":1,"y":2.5}'),
+        ("null", "null"),
+        ("7", "7"),
+        ('"' + "a" * 1000 + '"', '"' + "a" * 1000 + '"'),
+        ('{"a":"' + "b" * 1000 + '"}', '{"a":"' + "b" * 1000 + '"}'),
+    ],
+)
+def test_the_text_of_a_document_becomes_the_document(value: str, expected: str, modes: tuple[str | None, ...]) -> None:
+    """PostgreSQL's recording in docs/reference/debezium-types.md: without schema a document is its text."""
+    assert written(f'{{"id":7,"doc":{value},"note":{value}}}', *modes) == f'{{"id":7,"doc":{expected},"note":{value}}}'
 
 
 @pytest.mark.parametrize("modes", [("connect", "precise"), ("isostring", "string"), ("adaptive", None), (None, None)])

@@ -44,6 +44,7 @@ class StepLines:
     """`{"tx": {"id": …, "step": "first" | "row" | "last"}, "into": table, "data": row}`, perhaps under `"body"`."""
 
     keeps_unchanged: ClassVar[bool] = False
+    encodes_bytes: ClassVar[bool] = False
     on_malformed: OnMalformed = "fail"
     reader: Reader = "spark"
 

@@ -93,3 +93,11 @@ def test_only_the_key_of_a_delete_counts() -> None:
 @pytest.mark.parametrize("text", [',{"n":1.5', ",[1]", ',{"n":1.5} {}', ","])
 def test_a_text_that_is_no_object_is_another_checks_business(text: str) -> None:
     assert RULES.fit(text) is text
+
+
+def test_a_text_that_stands_for_bytes_is_refused_where_its_letters_would_be_kept() -> None:
+    column = TargetColumn("photo", parse_type("varbinary(40)"))
+    for row in (',{"photo":null}', ',{"__op":1,"photo":"AP/+"}'):
+        assert RowRules.of((column,), encodes_bytes=True).fit(row) in (row, ',{"__op":1,"photo":null}')
+    assert fault(',{"photo":"AP/+"}', RowRules.of((column,), encodes_bytes=True))[1].startswith("is a text that stands")
+    assert RowRules.of((column,)).fit(',{"photo":"AP/+"}') == ',{"photo":"AP/+"}'
