@@ -6,7 +6,7 @@ import json
 import random
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 
 from starrocks_txn_sink.clock import Deadline, SystemClock
@@ -24,7 +24,7 @@ from starrocks_txn_sink.coordinator.coordinator import (
 )
 from starrocks_txn_sink.coordinator.model import SEPARATOR, Receipt
 from starrocks_txn_sink.coordinator.ownership import ReplayOwnership
-from starrocks_txn_sink.errors import InputError, QueryRefused, RowsRejected, StarRocksSinkError
+from starrocks_txn_sink.errors import InputError, QueryRefused, RowsRejected, StarRocksSinkError, UnfitValue
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.operations.ledger_reader import LedgerReader
 from starrocks_txn_sink.options import SinkOptions, command_line
@@ -38,11 +38,14 @@ from starrocks_txn_sink.protocol.wire import Body
 from starrocks_txn_sink.rows.body import load_body, with_unchanged_values, without_replaced
 from starrocks_txn_sink.rows.keys import KeyColumn, TableKey
 from starrocks_txn_sink.rows.unchanged import UnchangedValues
+from starrocks_txn_sink.rows.values.judgement import RowRules, UnfitColumn
 from starrocks_txn_sink.sink.typed.tables import Tables
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
 from starrocks_txn_sink.sql.failures import NO_TABLE
 from starrocks_txn_sink.writer.rejections import Explainer
 from starrocks_txn_sink.writer.runner import Performer
+from starrocks_txn_sink.writer.table_checks import KnownColumns
+from starrocks_txn_sink.writer.value_checks import zone_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -105,6 +108,7 @@ def _replay(
             options, transport, clock, deadline, rng, ownership=ownership, ledger=ledger, explainer=explainer
         )
         row_count, keys = 0, _primary_keys(connection, options, deadline)
+        known = KnownColumns(connection, options.database)
         unchanged = UnchangedValues(options.database, lambda sql, values: connection.query(sql, values, deadline), keys)
         for letter in dead_letters():
             query = letter_table.select_rows(options.database, job, letter.partition, letter.position)
@@ -113,8 +117,10 @@ def _replay(
                 continue  # a newer replay has written this source transaction
             _refuse_own_tables(letter, rows)
             coordinator = replay_coordinator(options, names, ownership, deadline, rng)
-            perform = partial(_carry_out, performer, partial(load_rows, options, rows, keys, unchanged=unchanged))
             try:
+                fitted = _fitted(options, rows, known, deadline)
+                load = partial(load_rows, options, fitted, keys, unchanged=unchanged)
+                perform = partial(_carry_out, performer, load)
                 (receipt,) = perform_all(coordinator.write(), perform)
             except StarRocksSinkError as error:
                 if isinstance(error, RowsRejected):
@@ -186,6 +192,34 @@ def _refuse_own_tables(dead_letter: DeadLetter, rows: Sequence[DeadLetterRow]) -
                 source_partition=dead_letter.partition,
                 position=dead_letter.position,
             )
+
+
+def _fitted(
+    options: SinkOptions, rows: list[DeadLetterRow], known: KnownColumns, deadline: Deadline
+) -> list[DeadLetterRow]:
+    """The rows as their columns keep them, as a lane writes them (`rows.values`). Raises UnfitValue.
+
+    Rows with a list of `columns` are not judged, as in a lane.
+    """
+    rules: dict[str, RowRules] = {}
+    fitted = list[DeadLetterRow]()
+    for row in rows:
+        table, content = row.table, row.content
+        if not row.columns and options.judges_values(table):
+            if table not in rules:
+                columns = known.columns(table, True, deadline)
+                rules[table] = RowRules.of(columns, zone_of(options.timestamp_zone), encodes_bytes=True)
+            try:
+                content = rules[table].fit(content)
+            except UnfitColumn as fault:
+                raise UnfitValue(
+                    f"A value does not fit column {fault.column} of table {table}: it {fault.reason}.",
+                    hint=_CORRECT,
+                    table=table,
+                    column=fault.column,
+                ) from None
+        fitted.append(replace(row, content=content))
+    return fitted
 
 
 def _primary_keys(connection: LeaderConnection, options: SinkOptions, deadline: Deadline) -> dict[str, TableKey]:

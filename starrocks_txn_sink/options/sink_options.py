@@ -366,6 +366,15 @@ class SinkOptions:
         headers = {"timeout": str(self.timeout)}
         return headers if self.warehouse is None else {**headers, "warehouse": self.warehouse}
 
+    def judges_values(self, table: str) -> bool:
+        """Whether values of JSON rows are judged by the columns of `table`, as far as these are known.
+
+        Not where names in rows are no columns, nor where the user takes NULL for what does not fit.
+        """
+        headers = self.load_headers(table)
+        renames = bool(load_properties.RENAMING & headers.keys())
+        return self.check_values and not renames and headers.get("strict_mode") != "false"
+
     def load_headers(self, table: str) -> dict[str, str]:
         """Headers of a load of `table`; all loads of a table need the same headers (wire contract 4.6).
 

@@ -388,9 +388,8 @@ class TableChecks:
         return self._known.columns(table, again, self._deadline) if self._names_columns(table) else ()
 
     def _judged_columns(self, table: str, again: bool) -> Sequence[TargetColumn]:
-        """The columns by which values are judged; none of a table whose user takes NULL for what does not fit."""
-        lenient = self._options.load_headers(table).get("strict_mode") == "false"
-        return () if lenient else self._columns_of(table, again)
+        """The columns by which values are judged."""
+        return self._columns_of(table, again) if self._options.judges_values(table) else ()
 
     def _unexplained(self, table: str) -> list[TargetColumn]:
         """The columns whose values no schema explains."""

@@ -46,8 +46,10 @@ def test_rejected_rows_end_it_with_one_block_as_the_last_lines(shop: Shop, capfd
     shop.feed(bad)
     assert run_forever(lambda: shop.start()[0], policy=AT_ONCE) == ExitCode.TERMINAL
     lines = capfd.readouterr().err.rstrip().splitlines()
-    assert lines[-5].startswith("starrocks-txn-sink: The server rejected 1 row of items")
-    assert lines[-4].startswith("  Remedy: Correct the rows")
+    assert lines[-5].startswith(
+        "starrocks-txn-sink: A value does not fit column seq of table items at source partition"
+    )
+    assert lines[-4].startswith("  Remedy: Correct the source or the column")
     assert lines[-1] == "  Next:   the query stays down (exit code 78)"
     assert len(lines) < 15
     assert not any("starrocks_txn_sink/1:" in line or "Traceback" in line for line in lines)

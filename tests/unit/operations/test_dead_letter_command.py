@@ -85,14 +85,17 @@ def test_a_replay_writes_the_rows_and_deletes_the_dead_letters_in_one_transactio
     assert "replayed: none" in capsys.readouterr().out
 
 
-def test_what_is_rejected_again_stays_and_stops_the_replay(
-    server: Emulator, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("value", "reason"), [('"many"', "it is a text that is no number"), ("1.5", "it has a fraction, which is cut off")]
+)
+def test_what_does_not_fit_its_column_stays_and_stops_the_replay(
+    server: Emulator, capsys: pytest.CaptureFixture[str], value: str, reason: str
 ) -> None:
-    dead_letter(server, 9, orders=['{"id":1,"n":"many"}'])
+    dead_letter(server, 9, orders=[f'{{"id":1,"n":{value}}}'])
     dead_letter(server, 10, orders=['{"id":2,"n":8}'])
     assert command(server, "replay") == 1
     output = capsys.readouterr().err
-    assert "The server rejected 1 row of orders" in output
+    assert f"A value does not fit column n of table orders: {reason}" in output
     assert "position=9" in output
     assert "UPDATE" in output
     assert query(server, "SELECT count(*) FROM shop.orders") == [(0,)]
