@@ -64,10 +64,10 @@ def boolean_of(text: str) -> bool | None:
 def decimal_of(text: str, precision: int, scale: int) -> int | None:
     """The unscaled value of a DECIMAL(precision, scale), which may have more digits than the column holds.
 
-    Half is rounded away from zero; but digits beyond those of the number in which the server keeps the column (9, 18 or
+    Half is rounded away from zero; but digits beyond those of the number in which the server keeps the column (18 or
     38) are cut before. None for no number, or one too large for that number.
     """
-    digits = 9 if precision <= 9 else 18 if precision <= 18 else 38
+    digits = 18 if precision <= 18 else 38
     match = _DECIMAL.fullmatch(text.strip(_BLANKS))
     if match is None or not text.strip(_BLANKS):
         return None

@@ -450,5 +450,4 @@ def _shown_type(column_type: ColumnType) -> str:
     if column_type.name != "DECIMAL":
         return column_type.name
     precision = column_type.precision or 0
-    width = 32 if precision <= 9 else 64 if precision <= 18 else 128
-    return f"DECIMAL{width}({precision}, {column_type.scale})"
+    return f"DECIMAL{64 if precision <= 18 else 128}({precision}, {column_type.scale})"

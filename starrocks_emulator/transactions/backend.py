@@ -386,16 +386,19 @@ class Backend:
     def take(self, label: str, table: str) -> LoadContext:
         """Close a context for commit (in single mode `table` is empty) and hand it over; its files are the caller's.
 
-        Raises `ContextLost`. A load still at work refuses the commit, as the backend's own lock does.
+        Raises `ContextLost`. A load still at work refuses the commit in single mode, as the backend's own lock does; in
+        multi mode its body is answered OK, and is in nothing (wire contract 4.8).
         """
         with self._guard:
             context = self._contexts.get((label, table))
             if context is None:
                 raise ContextLost(f"Transaction with label {label} not exists")
-            if not context.busy.acquire(blocking=False):
+            idle = context.busy.acquire(blocking=False)
+            if not idle and context.single:
                 raise ContextLost("Transaction is in processing")
             context.closed = True
-            context.busy.release()
+            if idle:
+                context.busy.release()
             del self._contexts[label, table]
             return context
 

@@ -336,6 +336,17 @@ def test_rollback_during_a_load_is_ok_and_drops_it(client: Client) -> None:
     assert client.rows(table) == []
 
 
+def test_commit_during_a_load_is_ok_and_leaves_its_body_out(client: Client) -> None:
+    """Wire contract 4.8 [R]: the load is answered OK all the same."""
+    label, table = client.begin(), client.table()
+    client.loaded(label, table, OTHER_ROW)
+    with half_sent(client, label, table) as connection:
+        assert client.commit(label).ok
+        connection.send(ONE_ROW[HALF:])
+        assert connection.read_json()["Status"] == "OK"
+    assert client.rows(table) == [(2, "b")]
+
+
 @pytest.mark.parametrize("ending", ["commit", "rollback"])
 def test_a_body_for_an_ended_label_finds_no_transaction(client: Client, ending: str) -> None:
     """Wire contract 2.5: a rollback reaches the backend a moment after its OK; until then a body is taken, and lost."""
