@@ -331,6 +331,19 @@ class CommitFailed(StarRocksSinkError, Outage):
     hint = "Look at the backends and replicas of the tables, and at the message."
 
 
+class ThreadsHeld(CommitFailed):
+    """A commit had no answer while no thread of a backend was free (wire contract 4.16). The lanes begin again, with
+    half of the tables."""
+
+    code = "threads_held"
+    summary = "A commit waited for threads of a backend that open loads hold, and nothing of it became visible."
+    hint = (
+        "Find the other jobs, loads and scans of external tables that share the backends' threads, and raise the "
+        "setting there, which takes effect at once: UPDATE information_schema.be_configs SET value = '64' WHERE name = "
+        "'pipeline_connector_scan_thread_num_per_cpu', and in be.conf for the next start."
+    )
+
+
 class RowsRejected(StarRocksSinkError, Terminal):
     """Rows violate types, NOT NULL or lengths (wire contract 4.9, 7.4), or are no JSON."""
 

@@ -45,6 +45,7 @@ from starrocks_txn_sink.errors import (
     SourceChanged,
     StarRocksSinkError,
     TaskRepeated,
+    ThreadsHeld,
     TooManyTables,
     TransactionTimedOut,
     UnknownColumn,
@@ -196,7 +197,7 @@ class SharedTransactionCoordinator:
     committed: Callable[[model.Receipt], None] = lambda _: None
     name_death: Callable[[TaskRepeated, int], StarRocksSinkError] = lambda error, _: error
     unsorted: str = ""
-    _shares: Sequence[LaneShare] = ()  # of the last label
+    shares: Sequence[LaneShare] = ()  # of the last label
 
     @property
     def clock(self) -> Clock:
@@ -225,7 +226,7 @@ class SharedTransactionCoordinator:
                     after |= {span.partition: span.last for span in receipt.positions}
             if self.unsorted:
                 return receipts
-            left = self.rooms is not None and self.rooms.go_on(self._shares)
+            left = self.rooms is not None and self.rooms.go_on(self.shares)
             ended = not stopped and not left  # else the lanes read everything again, and leave out what is visible
             if self.quarantine is not None:
                 ended = self.quarantine.commit(stopped=stopped or left)
@@ -253,6 +254,8 @@ class SharedTransactionCoordinator:
                 if counts.collisions == MOST_COLLISIONS or self.deadline.expired():
                     raise
             except StarRocksSinkError as error:
+                if isinstance(error, ThreadsHeld) and self.rooms is not None:
+                    self.rooms.halve()
                 yield self._pause_after(error, counts)
             attempts += 1
 
@@ -321,7 +324,7 @@ class SharedTransactionCoordinator:
             yield from roll_back(label)
             raise
         stopped = any(share.stopped for share in lanes.shares)
-        self._shares = lanes.shares
+        self.shares = lanes.shares
         if self.unsorted or not contents.loaded:
             yield from roll_back(label)
             return None, stopped

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from starrocks_txn_sink.errors import TooManyTables
+from starrocks_txn_sink.errors import ThreadsHeld, TooManyTables
 
 if TYPE_CHECKING:
     from starrocks_txn_sink.coordinator.coordinator import LaneShare
@@ -92,7 +92,8 @@ class TableRooms:
 
     `names` are the tables that the next label probably has. `needed` is the largest number of loads that a label had,
     or should have had. `grow` takes more room if there is some, and waits for room for so many tables; it returns how
-    many have room then. No label of the write is open meanwhile.
+    many have room then. No label of the write is open meanwhile. After a commit that waited for threads of others a
+    label takes half as many tables, if source transactions let it: `halvings` counts these.
     """
 
     most: int
@@ -102,16 +103,37 @@ class TableRooms:
     names: frozenset[str] = frozenset()
     grow: Callable[[int], int] = lambda _: 0
     needed: int = 0
+    halvings: int = 0
     _waits: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.names = frozenset(sorted(self.names)[: self.most])
+        self.names = frozenset(sorted(self.names)[: self.wanted])
+
+    @property
+    def wanted(self) -> int:
+        """The tables that a label takes, unless a source transaction has more."""
+        return max(1, self.most >> self.halvings)
+
+    def halve(self) -> None:
+        """The next label gets half of the tables."""
+        self.halvings += self.wanted > 1
+        self.names = frozenset(sorted(self.names)[: self.wanted])
+
+    def held(self, shares: Sequence[LaneShare]) -> ThreadsHeld:
+        """The error for a commit of these loads that found no thread free."""
+        threads, loads = self.threads, len(_tables_of(shares)) + self.own
+        return ThreadsHeld(
+            f"The commit waits for threads: its transaction has {loads} open loads, others hold the rest of the "
+            f"{threads.count} threads of the smallest backend ({SETTING} = {threads.per_core}, {threads.cores} cores).",
+            loads=loads,
+            threads=threads.count,
+        )
 
     @property
     def room(self) -> TableRoom:
         """Of the next label. One lane may take any tables, several only those that are certain to have room."""
-        names = self.names if self.lanes > 1 or len(self.names) > self.most else frozenset[str]()
-        others = max(0, self.most - len(names)) // self.lanes
+        names = self.names if self.lanes > 1 or len(self.names) > self.wanted else frozenset[str]()
+        others = max(0, self.wanted - len(names)) // self.lanes
         return TableRoom(len(names) + others, names, self._waits)
 
     def make_wait(self, waits: Mapping[str, int]) -> None:
@@ -123,7 +145,7 @@ class TableRooms:
 
         Rows without positions are one source transaction, so no lane leaves any out.
         """
-        tables = {region.table for share in shares for receipt in share.loaded for region in receipt.regions}
+        tables = _tables_of(shares)
         self.needed = max(self.needed, len(tables) + self.own)
         if len(tables) > self.most:
             self._make_fit(tables)
@@ -149,7 +171,7 @@ class TableRooms:
         firsts = {partition: set(groups[0]) for partition, groups in ahead.items()}
         self.most, chosen = max(self.most, self.grow(0)), set[str]()
         self.needed = max(self.needed, 2 * (self.most + self.own))  # there are more
-        while (tables := _cheapest(ahead, chosen, self.most)) is not None:
+        while (tables := _cheapest(ahead, chosen, self.wanted)) is not None:
             chosen |= tables
         if not chosen:
             chosen = min(firsts.values(), key=len)
@@ -174,6 +196,10 @@ class TableRooms:
             tables=tables,
             room=room,
         )
+
+
+def _tables_of(shares: Iterable[LaneShare]) -> set[str]:
+    return {region.table for share in shares for receipt in share.loaded for region in receipt.regions}
 
 
 def _cheapest(ahead: Mapping[str, deque[Sequence[str]]], chosen: set[str], most: int) -> set[str] | None:

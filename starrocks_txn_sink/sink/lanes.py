@@ -27,7 +27,7 @@ from starrocks_txn_sink.coordinator.coordinator import (
     SharedTransactionCoordinator,
     claim_of,
 )
-from starrocks_txn_sink.coordinator.model import MissingColumns, PositionSpan, Receipt
+from starrocks_txn_sink.coordinator.model import CommitAction, MissingColumns, PositionSpan, Receipt
 from starrocks_txn_sink.coordinator.ownership import EntriesBuilder, Ownership, log_entries
 from starrocks_txn_sink.coordinator.quarantine import Quarantine
 from starrocks_txn_sink.coordinator.table_room import GUESS, TableRooms
@@ -43,14 +43,14 @@ from starrocks_txn_sink.errors import (
 )
 from starrocks_txn_sink.options import Compression, SinkOptions
 from starrocks_txn_sink.options.without_effect import Circumstance
-from starrocks_txn_sink.protocol.label import Label, RetryPolicy, labels, roll_back, run
+from starrocks_txn_sink.protocol.label import Label, RetryPolicy, Unknown, labels, roll_back, run
 from starrocks_txn_sink.protocol.ledger import Owner, fresh_tokens
 from starrocks_txn_sink.sink.failures import reason_of_task
 from starrocks_txn_sink.sink.open_loads import OPEN_LOADS, server_of
 from starrocks_txn_sink.sink.spark_jobs import context_of, driver_addresses, task_slots
 from starrocks_txn_sink.sources.kafka.options import SPARK_READS
 from starrocks_txn_sink.sources.kafka.spark_reader import has_whole_partitions
-from starrocks_txn_sink.sql.scan_threads import tables_of
+from starrocks_txn_sink.sql.scan_threads import are_held, tables_of
 from starrocks_txn_sink.telemetry import DRIVER_STEPS, EventLogger, Span, fan_out, get_logger, ignore_event
 from starrocks_txn_sink.writer.messages import (
     BadRows,
@@ -340,11 +340,17 @@ class RoundRunner:
             def grow(tables: int) -> int:
                 return part.grow(tables + own, self._deadline) - own
 
-            rooms = TableRooms(part.size - own, threads, own, self._task.lanes, names, grow)
+            halvings = OPEN_LOADS.halvings.get((server, job), 0)
+            rooms = TableRooms(part.size - own, threads, own, self._task.lanes, names, grow, halvings=halvings)
             self.coordinator.rooms = rooms
             try:
                 yield
+                halvings = max(0, rooms.halvings - 1)  # others may have ended
+            except BaseException:
+                halvings = rooms.halvings
+                raise
             finally:
+                OPEN_LOADS.halvings[server, job] = halvings
                 if rooms.needed:
                     OPEN_LOADS.learn(server, job, rooms.names, rooms.needed)
 
@@ -422,8 +428,21 @@ class RoundRunner:
             case orders.Pause(seconds):
                 self._deadline.clock.sleep(self._deadline.limit(seconds, "another attempt"))
                 return None
+            case CommitAction():
+                return self._with_held_threads(self._performer(order))
             case _:
                 return self._performer(order)
+
+    def _with_held_threads(self, outcome: object) -> object:
+        """The outcome of a commit; if it had no answer because no thread was free, with that as the refusal."""
+        known, rooms = self._resources.scan_threads, self.coordinator.rooms
+        if not isinstance(outcome, Unknown) or outcome.refusal is not None or known is None or rooms is None:
+            return outcome
+        if not are_held(self._task.options, self._deadline.clock):
+            return outcome
+        held = rooms.held(self.coordinator.shares)
+        _log.warning("commit.waited", job=self._task.job, label=outcome.label, why=held.message)
+        return replace(outcome, refusal=held)
 
     def _commit(self, receipt: Receipt) -> None:
         (receipt,) = self._metrics.add_details([receipt])

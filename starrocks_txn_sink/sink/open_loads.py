@@ -20,7 +20,9 @@ _LOOK_SECONDS = 1.0
 
 @dataclass(slots=True)
 class OpenLoads:
-    """The parts that writes hold, by server."""
+    """The parts that writes hold, by server; `halvings` by server and job are those of its last write's labels."""
+
+    halvings: dict[tuple[str, str], int] = field(default_factory=dict)
 
     _parts: dict[str, list[Part]] = field(default_factory=dict)
     _known: dict[tuple[str, str], tuple[frozenset[str], int]] = field(default_factory=dict)  # by server and job

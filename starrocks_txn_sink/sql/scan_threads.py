@@ -12,7 +12,7 @@ from typing import Final
 
 from starrocks_txn_sink.clock import Clock, Deadline
 from starrocks_txn_sink.coordinator.table_room import GUESS, PER_CORE, SETTING, ScanThreads
-from starrocks_txn_sink.errors import StarRocksSinkError
+from starrocks_txn_sink.errors import DeadlineExceeded, QueryFailed, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.sink_options import is_own_table
 from starrocks_txn_sink.protocol.ledger import identifier
@@ -32,6 +32,25 @@ def measure(options: SinkOptions, clock: Clock) -> ScanThreads:
         return GUESS
     per_core = [int(value) for row in _rows(options, _PER_CORE, clock) if (value := str(row["value"])).isdecimal()]
     return ScanThreads(min(cores), min(per_core, default=PER_CORE), len(cores), exact=bool(per_core))
+
+
+def are_held(options: SinkOptions, clock: Clock) -> bool:
+    """Whether no thread of some backend is free: its settings do not come, though the frontend answers. Raises nothing.
+
+    It takes _SECONDS then, and milliseconds else.
+    """
+    if not _rows(options, "SHOW BACKENDS", clock):
+        return False
+    connection, began = LeaderConnection(options), clock.monotonic()
+    try:
+        connection.rows(_PER_CORE, (), Deadline.after(_SECONDS, clock))
+    except (DeadlineExceeded, QueryFailed):
+        return clock.monotonic() - began >= _SECONDS / 2  # else the connection was lost
+    except StarRocksSinkError:  # the user may not ask
+        return False
+    finally:
+        connection.close()
+    return False
 
 
 def _counts(row: dict[str, object]) -> bool:

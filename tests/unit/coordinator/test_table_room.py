@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Sequence
 
@@ -126,3 +127,18 @@ def test_a_write_waits_for_its_least_and_for_all_that_a_source_transaction_needs
     assert sizes == [5]
     with loads.part("fe", "first", 7, 2, 4, deadline) as first:
         assert first.grow(7, deadline) == 7
+
+
+def test_after_a_commit_that_waited_for_threads_labels_have_half_of_the_tables() -> None:
+    rooms = TableRooms(6, lanes=2, names=frozenset("abcdef"))
+    rooms.check([loaded("abcdef")])
+    rooms.halve()
+    assert rooms.room == TableRoom(3, frozenset("abc"))
+    rooms.go_on([left(p=[["d"], ["e", "f"]], q=[["g"]])])
+    assert rooms.names == frozenset("dg")
+    rooms.halve()
+    rooms.halve()
+    assert (rooms.wanted, rooms.halvings) == (1, 2)
+    rooms.go_on([left(p=[["d", "e"]])])  # one source transaction
+    assert rooms.room == TableRoom(2, frozenset("de"))
+    assert re.search("3 open loads.* 16 threads", rooms.held([loaded("ab")]).message)

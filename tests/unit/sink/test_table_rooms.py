@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+import re
 from typing import Any
 
 import pytest
 
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink.errors import TooManyTables
+from tests.support.contract_client import Client, Server as OtherServer
 from tests.support.query_port import query
 from tests.support.threaded_lanes import Transaction
 from tests.support.twenty_tables import DDL, TABLES, Shop
@@ -69,6 +71,27 @@ def test_one_source_transaction_with_too_many_tables_ends_the_job_behind_all_bef
     for table in TABLES[:7]:
         shop.rows[table].append(1000)
     shop.check()
+
+
+@pytest.mark.emulator(*DDL, cores=2)
+def test_a_commit_that_waits_for_threads_of_others_is_named_and_comes_back_smaller(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    others = Client(OtherServer(shop.server.load_url, shop.server.query_url, "root", "", "shop", "B"))
+    with others.session:
+        label = others.begin()
+        for table in TABLES[:8]:
+            others.loaded(label, table, b'{"id": 1}')
+        job = shop.job(read_timeout=5, timeout=10)
+        micro_batch: list[list[Transaction]] = [[{table: shop.ids(table, 1)} for table in TABLES[:14]], [], [], []]
+        written = job.write(micro_batch)
+        others.rollback(label)
+    (waited,) = [record.getMessage() for record in caplog.records if "commit.waited" in record.getMessage()]
+    before = int(re.search(r"has (\d+) open loads.* 16 threads", waited)[1])  # type: ignore[index]
+    assert max(len(receipt.tables) for receipt in written.receipts) <= before // 2
+    again = job.write([[{table: shop.ids(table, 1)} for table in TABLES[:14]], [], [], []])
+    assert max(len(receipt.tables) for receipt in again.receipts) > before // 2
+    assert not shop.count_wrong()
 
 
 @pytest.mark.deep
