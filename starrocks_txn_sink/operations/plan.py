@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from starrocks_txn_sink.errors import InputError, OptionError
-from starrocks_txn_sink.operations.sync.command import newest, planned
-from starrocks_txn_sink.operations.sync.settings import read_sync
+from starrocks_txn_sink.operations.sync.command import lacks, newest, planned
+from starrocks_txn_sink.operations.sync.settings import Sync, read_sync
 from starrocks_txn_sink.options import command_line
 from starrocks_txn_sink.sink.schema.source_tables import KeyedMessage, TablePlan
 
@@ -70,13 +70,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print or run the plan: 0 if all tables have one, 1 if some table was refused; raises StarRocksSinkError."""
-    plan = _plan(args)
+    sync = read_sync(args.file)
+    plan = _plan(sync, args)
     if args.apply and not plan.refusals:
         command_line.print_lines(comment_lines(plan))
         plan.apply(lambda statement: command_line.print_lines([f"{statement};"]), args.deadline)
         command_line.print_lines([f"-- {len(plan.statements) or 'no'} statements were run"])
     else:
         command_line.print_lines(text_lines(plan))
+    command_line.print_lines(f"-- {line.strip()}" for line in lacks(sync.options, tuple(plan.written)))
     for refusal in plan.refusals:
         sys.stderr.write(f"{refusal}\n")
     if plan.refusals and args.apply:
@@ -84,8 +86,7 @@ def run(args: argparse.Namespace) -> int:
     return int(bool(plan.refusals))
 
 
-def _plan(args: argparse.Namespace) -> TablePlan:
-    sync = read_sync(args.file)
+def _plan(sync: Sync, args: argparse.Namespace) -> TablePlan:
     if args.messages is not None and sync.describing.registry is not None:
         raise OptionError(f"{args.file} has a registry, and --messages has text.", hint="Leave one of them out.")
     messages = newest(sync, args.deadline) if args.messages is None else messages_of_file(args.messages)

@@ -128,7 +128,7 @@ def check_limits(target: Target) -> Iterator[Finding]:
     if target.checkpoint and age is None:
         yield Topic("checkpoint.age").skip("this machine sees no commit files of the checkpoint")
     database = target.require_database()
-    yield from check_threads(target, database)
+    yield from check_threads(target)
     try:
         labels = _unfinished(target, database)
     except QueryRefused as refused:
@@ -159,15 +159,15 @@ def _unfinished(target: Target, database: str) -> Sequence[str]:
         return labels
 
 
-def check_threads(target: Target, database: str) -> Iterator[Finding]:
+def check_threads(target: Target) -> Iterator[Finding]:
     """Check how many tables a StarRocks transaction can have open (wire contract 4.16)."""
-    threads = scan_threads.measure(target.options, target.clock)
-    tables = len(scan_threads.tables_of(replace(target.options, database=database), target.clock))
-    yield judge_threads(threads, tables)
+    options = replace(target.options, database=target.require_database())
+    threads = scan_threads.measure(options, target.clock)
+    yield judge_threads(threads, target.written or len(scan_threads.tables_of(options, target.clock)))
 
 
 def judge_threads(threads: ScanThreads, tables: int) -> Finding:
-    """Finding for the threads that open loads hold, for a job that writes all `tables` of the database; pure."""
+    """Finding for the threads that open loads hold, for a job that writes as many `tables`; pure."""
     check = Topic("backend.threads")
     if not threads.exact:
         return check.skip(f"{SETTING} and the backends' cores cannot be read: open loads are not counted exactly")
@@ -184,7 +184,7 @@ def judge_threads(threads: ScanThreads, tables: int) -> Finding:
             "share these threads.",
             f"Raise {SETTING} (now {threads.per_core}; it takes effect at once), to tables × jobs ÷ cores, and some.",
         )
-    return check.good(f"{there}; a job with all {tables} tables needs {needed}")
+    return check.good(f"{there}; a job with {tables} tables needs {needed}")
 
 
 def _count_running(target: Target, database: str, labels: Sequence[str]) -> int:

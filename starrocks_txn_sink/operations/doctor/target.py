@@ -124,6 +124,7 @@ class SectionSkipped(Exception):
 @dataclass(slots=True)
 class Target:
     """State of one run. `database` None: the user named none, and the options hold a placeholder. `tables` (): all.
+    `written` is the number of tables that the job writes, those that are not there yet included; 0: unknown.
 
     Sections set fields for later sections: `version`, `leader`, `no_backend` (the section that met its absence), and
     the `endpoints` that executors probe, too.
@@ -136,6 +137,7 @@ class Target:
     executors: int | None = 2
     master: str | None = None
     clock: Clock = field(default_factory=SystemClock)
+    written: int = 0
     endpoints: list[ServerPort] = field(default_factory=list)
     version: str = ""
     no_backend: str = ""

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
@@ -19,7 +19,7 @@ from starrocks_txn_sink.clock import parse_duration
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.operations.sync.settings import LEFT_OUT, Sync, read_sync
 from starrocks_txn_sink.operations.sync.transactions import judge_transactions, needs_transactions
-from starrocks_txn_sink.options import SchemaChanges, command_line
+from starrocks_txn_sink.options import SchemaChanges, SinkOptions, command_line
 from starrocks_txn_sink.options.declarations import declarations
 from starrocks_txn_sink.sink.binlog_assembly import CanalAssembly
 from starrocks_txn_sink.sink.schema.source_tables import KeyedMessage, TablePlan, sources_of
@@ -33,6 +33,8 @@ _KAFKA: Final = "kafka."
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # set by spark-submit, whose JVM has its archives already
 _MASTER: Final = re.compile(r"^[ \t]*spark\.master(?:[ \t]*[=:][ \t]*|[ \t]+)(\S+)", re.MULTILINE)
 _ARCHIVES: Final = ("spark.jars", "spark.jars.packages")
+_NEEDS: Final = ("backend.threads", "table.partitions")
+"""Findings that a job meets only once it has many tables, or old rows."""
 _LISTS: Final = {
     "spark.driver.extraJavaOptions": " ",
     "spark.executor.extraJavaOptions": " ",
@@ -77,6 +79,8 @@ def run(args: argparse.Namespace) -> int:
     if plan is not None:
         plan.alters = _alters(sync)
         plan.apply(lambda statement: command_line.print_lines([f"{statement};"]), args.deadline)
+        for line in lacks(sync.options, tuple(plan.written)):
+            sys.stderr.write(f"{line}\n")
     return start(sync)
 
 
@@ -202,7 +206,8 @@ def verdict(sync: Sync, plan: TablePlan | None, of_source: Finding | None = None
     lines: list[str] = []
     if of_source is not None and of_source.severity is not Severity.GOOD:
         lines += doctor.text_lines("source", of_source, first=False)
-    with closing(Target(sync.options, sync.options.database, tables, sync.checkpoint, None, None)) as target:
+    place = sync.options.database, tables, sync.checkpoint, None, None
+    with closing(Target(sync.options, *place, written=len(tables))) as target:
         for section, check in doctor.SECTIONS:
             for finding in doctor.examine(target, section, check):
                 if finding.check == "table.missing" and finding.place in tables:
@@ -212,6 +217,20 @@ def verdict(sync: Sync, plan: TablePlan | None, of_source: Finding | None = None
                     lines += doctor.text_lines(section, finding, first=False)
     summary = doctor.summary_line(findings)
     return exit_code(findings) < 3, [f"-- doctor: {summary}", *(f"-- {line.strip()}" for line in lines)]
+
+
+def lacks(options: SinkOptions, tables: Sequence[str]) -> Iterator[str]:
+    """Lines of what loads into these tables need of the server and it lacks: threads, and partitions that they open."""
+    from starrocks_txn_sink.operations.doctor import command as doctor
+    from starrocks_txn_sink.operations.doctor.server import check_threads, check_version
+    from starrocks_txn_sink.operations.doctor.tables import check_tables
+    from starrocks_txn_sink.operations.doctor.target import Severity, Target
+
+    with closing(Target(options, options.database, tables, written=len(tables))) as target:
+        for name, section in (("version", check_version), ("tables", check_tables), ("limits", check_threads)):
+            for finding in doctor.examine(target, name, section):
+                if finding.check in _NEEDS and finding.severity is Severity.WARNING:
+                    yield from doctor.text_lines(name, finding, first=False)
 
 
 def _as_in_the_file(value: Any) -> str:

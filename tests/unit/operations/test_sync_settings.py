@@ -344,6 +344,30 @@ def test_tables_are_created_before_the_query_starts(
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.emulator(cores=1)
+def test_the_start_and_the_plan_say_what_the_tables_need(
+    file: tuple[Path, Producer], server: Emulator, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    setting = "pipeline_connector_scan_thread_num_per_cpu"
+    query(server, f"UPDATE information_schema.be_configs SET value = '2' WHERE name = '{setting}'")
+    query(
+        server,
+        "CREATE TABLE shop.ods_orders (id BIGINT NOT NULL) PRIMARY KEY (id) PARTITION BY (id)",
+    )
+    query(server, "ADMIN SET FRONTEND CONFIG ('max_load_initial_open_partition_number' = '1')")
+    for number in range(2):
+        query(server, f"ALTER TABLE shop.ods_orders ADD PARTITION p{number} VALUES IN ('{number}')")
+    monkeypatch.setattr(command, "start", lambda _: 0)
+    assert cli.main(["sync", str(file[0]), "--deadline", "30"]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "rows for all 1 tables needs 3 open loads; the smallest backend has 2 threads" in said
+    assert "has 2 partitions, and a load opens the newest 1" in said
+    assert cli.main(["plan", str(file[0]), "--deadline", "30"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line.startswith("-- ") for line in lines)
+    assert any("needs 3 open loads" in line for line in lines)
+
+
 def test_a_table_that_is_refused_stops_the_start(
     file: tuple[Path, Producer], server: Emulator, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
