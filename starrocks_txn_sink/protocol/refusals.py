@@ -5,7 +5,7 @@ attempt can succeed. Unknown texts count as transient; `max_attempts` bounds the
 """
 
 import re
-from typing import Any
+from typing import Any, Final
 
 from starrocks_txn_sink import errors
 from starrocks_txn_sink.errors import StarRocksSinkError
@@ -146,6 +146,9 @@ def commit_error(reply: Reply, label: str) -> StarRocksSinkError:
     if _contains_any(text, _LEADER_CHANGED):
         message = f"Another frontend leads since the transaction began, so the transaction is lost: {text}"
         return errors.CommitFailed(message, hint="The sink writes the rows again under a new label.", **place)
+    if _NO_PARTITION.search(text):
+        message = f"The server did not commit, because a load could not make or open a partition: {text}"
+        return errors.PartitionClosed(message, hint=_ABOUT_PARTITIONS, **place)
     return errors.CommitFailed(f"The server did not commit: {text}", **place)
 
 
@@ -153,6 +156,13 @@ def timed_out(label: str, text: str) -> errors.TransactionTimedOut:
     return errors.TransactionTimedOut(
         f"The StarRocks transaction reached its timeout before it could commit: {text}", label=label
     )
+
+
+_NO_PARTITION: Final = re.compile(r"(?i)\bcreate partition failed")
+_ABOUT_PARTITIONS: Final = (
+    "Compare the table's partitions with max_load_initial_open_partition_number of the frontends (doctor does), raise "
+    "that above their number, or make the partition by an INSERT; then start the query again."
+)
 
 
 def _advice(text: str) -> str | None:

@@ -14,6 +14,7 @@ from starrocks_txn_sink.errors import (
     LoadFailed,
     LoadsCollided,
     OutcomeUnknown,
+    PartitionClosed,
     ReplyLost,
     RowsRejected,
     ServerRefused,
@@ -326,6 +327,7 @@ def test_a_refused_begin_says_what_the_server_said(text: str, kind: type[StarRoc
     [
         ("abnormal data more than max filter rate", RowsRejected),
         ("current running txns on db shop is 3, larger than limit 3", TooManyTransactions),
+        ("automatic create partition failed. error: txn 15402 not exist", PartitionClosed),
         ("something new", CommitFailed),
     ],
 )
