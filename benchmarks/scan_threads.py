@@ -36,7 +36,8 @@ def run_piece(number: int, micro_batches: int, cores: int, tables: int, bad: flo
         for sql in ("CREATE DATABASE shop", *DDL):
             query(server, sql)
         shop = Shop(server, 4, random.Random(number), bad)
-        job, started = shop.job(**({"on_bad_rows": "quarantine"} if bad else {})), time.perf_counter()
+        options = {"on_bad_rows": "quarantine", "check_values": False} if bad else {}  # the server finds them
+        job, started = shop.job(**options), time.perf_counter()
         for _ in range(micro_batches):
             before = time.perf_counter()
             try:

@@ -53,15 +53,10 @@ class Shop:
         return [list(rows[: self.count // 2]), list(rows[self.count // 2 :])]
 
     def write(self, **options: Any) -> None:
-        job = ThreadedJob(
-            SinkOptions(
-                load_url=self.server.load_url,
-                query_url=self.server.query_url,
-                **{"database": "shop", "job": "shop", "lanes": 2, "on_bad_rows": "quarantine", "check_values": False}
-                | options,
-            ),
-            2,
-        )
+        settings: dict[str, Any] = {"database": "shop", "job": "shop", "lanes": 2, "on_bad_rows": "quarantine"}
+        settings |= {"check_values": False, **options}
+        options_of_job = SinkOptions(load_url=self.server.load_url, query_url=self.server.query_url, **settings)
+        job = ThreadedJob(options_of_job, 2)
         job.write(self.transactions())
 
     def check(self) -> None:
