@@ -16,7 +16,7 @@ from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.compiled.objects import Shapes, doubtful_rows
 from starrocks_txn_sink.coordinator.coordinator import join_missing
 from starrocks_txn_sink.coordinator.model import TYPE_MARK, MissingColumns, Segment
-from starrocks_txn_sink.errors import NarrowColumn, OptionError, QueryRefused
+from starrocks_txn_sink.errors import NarrowColumn, OptionError, QueryRefused, UnfitValue
 from starrocks_txn_sink.options import SchemaChanges, SinkOptions, TableOptions
 from starrocks_txn_sink.options.enums import declared_types
 from starrocks_txn_sink.options.load_properties import RENAMING
@@ -153,6 +153,12 @@ class NarrowColumns:
             table: {name: [f"{TYPE_MARK}{type_}" for type_ in types] for name, types in columns.items()}
             for table, columns in self.wider_types.items()
         }
+
+    def advice_for(self, table: str, column: str) -> str:
+        """The end of the advice about a value that does not fit a column, if the source's column is wider."""
+        start = f"ALTER TABLE `{table}` MODIFY COLUMN `{column.replace('`', '``')}` "
+        statements = [statement for statement in dict.fromkeys(self.statements) if statement.startswith(start)]
+        return f" The source has a wider column: {statements[-1]}." if statements else ""
 
     def _narrow(self, table: str, types: Mapping[str, str], again: bool) -> list[tuple[TargetColumn, TargetType]]:
         declared = self.declared(table)
@@ -325,7 +331,12 @@ class TableChecks:
             return as_they_are
 
         def fit(batch: pa.RecordBatch) -> pa.RecordBatch:
-            return batch if self._waits else values(batch)
+            try:
+                return batch if self._waits else values(batch)
+            except UnfitValue as error:
+                if self.narrow is not None:
+                    error.advice += self.narrow.advice_for(str(error.context["table"]), str(error.context["column"]))
+                raise
 
         return fit
 

@@ -48,6 +48,8 @@ def test_columns_that_the_sink_leaves_alone_cost_no_question() -> None:
     narrow = look(server, "BIGINT", widens=False)
     assert (narrow.missing(), server.asked) == ({}, 0)
     assert narrow.statements == ["ALTER TABLE `t` MODIFY COLUMN `n` BIGINT"]
+    assert narrow.advice_for("t", "n") == " The source has a wider column: ALTER TABLE `t` MODIFY COLUMN `n` BIGINT."
+    assert narrow.advice_for("t", "m") == ""
     assert look(server, "STRING", widens=True).statements == []
     assert server.asked == 0
 
