@@ -44,7 +44,7 @@ unexport PYTHONDONTWRITEBYTECODE
 JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); [ $$n -le 3 ] && echo $$((n + 1)) || echo 4)
 .PHONY: test-all
 test: setup $(VENV)/.class-archive
-	$(if $(SERVER),$(MAKE) record FOLDERS="tests/spark tests/kafka",\
+	$(if $(SERVER),$(MAKE) record FOLDERS="tests/spark tests/kafka tests/cdc",\
 	  $(BIN)/python -m pytest -n $(JOBS) --dist loadscope -m "not deep" $(ARGS))
 
 # Also what is marked `deep`, with five times as many examples and schedules.

@@ -378,7 +378,7 @@ class LeaderConnection:
                     self._drop()
                 if self._port is None:
                     self._port = self._find_leader(deadline)
-                deadline.limit(self._options.read_timeout, "the ledger's answer")
+                deadline.limit(self._options.read_timeout, "the query port's answer")
                 return self._port.run(sql, parameters, deadline.earlier(self._options.read_timeout))
             except StarRocksSinkError:
                 self._drop()  # another frontend may lead now

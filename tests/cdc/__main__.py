@@ -8,6 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from starrocks_emulator.process import EmulatorProcess
 from tests.cdc.postgres import NoPostgres, PostgresFailed
 from tests.cdc.run import run
 from tests.kafka.jars import NoMaven
@@ -27,8 +28,11 @@ def main() -> int:
         sys.stdout.flush()
 
     try:
-        with tempfile.TemporaryDirectory(prefix="cdc-", ignore_cleanup_errors=True) as folder:
-            outcome = run(Path(folder), **vars(args), say=say)
+        with (
+            tempfile.TemporaryDirectory(prefix="cdc-", ignore_cleanup_errors=True) as folder,
+            EmulatorProcess(Path(folder, "starrocks")) as starrocks,
+        ):
+            outcome = run(Path(folder), starrocks, **vars(args), say=say)
     except (NoMaven, NoPostgres, PostgresFailed, TimeoutError) as failed:
         say(str(failed))
         return 1

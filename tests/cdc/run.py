@@ -1,4 +1,4 @@
-"""The whole way once: writers on PostgreSQL, Debezium, Kafka, the query and the emulator, with crashes in between."""
+"""The whole way once: writers on PostgreSQL, Debezium, Kafka, the query and StarRocks, with crashes in between."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from starrocks_emulator.process import EmulatorProcess
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE
 from starrocks_txn_sink.protocol.snapshots import SNAPSHOT, Progress
 from tests.cdc import shop
@@ -22,6 +21,7 @@ from tests.kafka.jars import SPARK, archives
 from tests.kafka.query_process import QueryProcess
 from tests.kafka.workload import MARKERS
 from tests.support.query_port import query
+from tests.support.servers import Server, place_of
 
 _WAIT = 400.0
 
@@ -43,6 +43,7 @@ class Verdict:
 
 def run(
     home: Path,
+    starrocks: Server,
     *,
     writers: int,
     transactions: int,
@@ -58,7 +59,6 @@ def run(
     with ExitStack() as stack:
         postgres = stack.enter_context(Postgres())
         broker = stack.enter_context(Broker(home / "broker"))
-        starrocks = stack.enter_context(EmulatorProcess(home / "starrocks"))
         ask = asking(starrocks)
         postgres.sql(shop.POSTGRES)
         for sql in shop.STARROCKS:
@@ -73,7 +73,7 @@ def run(
             "Debezium",
         )
         _check(connect)
-        say("PostgreSQL, Debezium, Kafka and the emulator of StarRocks are up")
+        say("PostgreSQL, Debezium and Kafka are up")
         task = task_of(broker, starrocks, jars, home)
         if defaults:
             task |= {"assemble": "lanes", "reader": "librdkafka", "transactions": "none"}
@@ -123,15 +123,8 @@ def _check(process: QueryProcess | Connect) -> None:
 _TOUCH = "UPDATE stock_a SET n = n WHERE id = 1"  # no row comes back; Debezium creates the topic for a transaction
 
 
-def task_of(broker: Broker, starrocks: EmulatorProcess, jars: str, home: Path) -> dict[str, Any]:
-    options = {
-        "load_url": starrocks.load_url,
-        "query_url": starrocks.query_url,
-        "database": shop.DATABASE,
-        "username": starrocks.settings.user,
-        "password": starrocks.settings.password,
-        "job": "cdc",
-    }
+def task_of(broker: Broker, starrocks: Server, jars: str, home: Path) -> dict[str, Any]:
+    options = {**place_of(starrocks, shop.DATABASE), "job": "cdc"}
     return {
         "servers": broker.servers,
         "jars": jars,
@@ -144,13 +137,8 @@ def task_of(broker: Broker, starrocks: EmulatorProcess, jars: str, home: Path) -
     }
 
 
-def asking(starrocks: EmulatorProcess) -> Callable[[str], list[tuple[Any, ...]]]:
-    settings = starrocks.settings
-
-    def ask(sql: str) -> list[tuple[Any, ...]]:
-        return query(starrocks, sql, user=settings.user, password=settings.password)
-
-    return ask
+def asking(starrocks: Server) -> Callable[[str], list[tuple[Any, ...]]]:
+    return lambda sql: query(starrocks, sql)
 
 
 def _different(postgres: Postgres, ask: Callable[[str], list[tuple[Any, ...]]]) -> list[str]:

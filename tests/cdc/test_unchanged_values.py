@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from starrocks_emulator.process import EmulatorProcess
 from tests.cdc.connect import CONNECT, Connect, for_postgres
 from tests.cdc.postgres import NoPostgres, Postgres
 from tests.cdc.run import asking, task_of
 from tests.kafka.broker import Broker
 from tests.kafka.jars import SPARK, NoMaven, archives, fetched
 from tests.kafka.query_process import QueryProcess
+from tests.support.servers import Server
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -29,7 +29,7 @@ TARGET = (
 NUMBERS = "(SELECT array_agg((n * 7919) % 1000003) FROM generate_series(1, 2000) n)"
 
 
-def test_an_unchanged_large_value_is_never_overwritten(tmp_path: Path) -> None:
+def test_an_unchanged_large_value_is_never_overwritten(tmp_path: Path, starrocks: Server) -> None:
     with ExitStack() as stack:
         try:
             fetched(CONNECT)
@@ -37,7 +37,6 @@ def test_an_unchanged_large_value_is_never_overwritten(tmp_path: Path) -> None:
         except (NoMaven, NoPostgres) as missing:
             pytest.skip(str(missing))
         broker = stack.enter_context(Broker(tmp_path / "broker"))
-        starrocks = stack.enter_context(EmulatorProcess(tmp_path / "starrocks"))
         ask = asking(starrocks)
         ask("CREATE DATABASE shop")
         ask(TARGET)

@@ -1,0 +1,7 @@
+"""The server that the tests write: an emulator, or the StarRocks of `make test SERVER=…`."""
+
+from __future__ import annotations
+
+from tests.kafka.conftest import starrocks
+
+__all__ = ["starrocks"]
