@@ -428,7 +428,7 @@ class SourceChanged(StarRocksSinkError, Terminal):
     """The ledger stores a fingerprint of the content at its last position."""
 
     code = "source_changed"
-    summary = "The source delivers different content at a position that is already written."
+    summary = "What the source delivers at positions that were read before is not what was there."
     hint = (
         "Give a new source a new `job` and a new checkpoint; for values that differ from run to run set "
         "check_replays=False."

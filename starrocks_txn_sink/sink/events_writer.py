@@ -19,7 +19,7 @@ from pyspark.sql import Column, DataFrame, functions as F, types as T
 from starrocks_txn_sink.assembler.rules.by_rules import RowRules
 from starrocks_txn_sink.assembler.rules.incremental import expire
 from starrocks_txn_sink.assembler.rules.model import Counters, Policy
-from starrocks_txn_sink.assembler.rules.spill import CarriedState, Manifest
+from starrocks_txn_sink.assembler.rules.spill import Manifest
 from starrocks_txn_sink.assembler.verified.rules import VerifiedPolicy
 from starrocks_txn_sink.clock import Clock, SystemClock
 from starrocks_txn_sink.coordinator.coordinator import LaneShare, join_missing
@@ -121,7 +121,7 @@ class EventsWriter:
     source: SourceProgress | None = None
     plan: LanePlan | None = None
     _kafka: KafkaSource | None = None
-    _begun: Manifest | None = None  # from which this run started
+    _has_begun: bool = False  # this run has met a micro-batch
     _row_bytes: float = 200.0  # average in the last micro-batch; the first value is a guess
     _topic_names: bool = False  # of source partitions, in this micro-batch
     _kept: dict[tuple[bool, bool], _SchemaColumns] = field(default_factory=dict)  # by sorted and `_topic_names`
@@ -177,9 +177,9 @@ class EventsWriter:
         before, now = Manifest(), batch_time(frame, task.checkpoint) or SystemClock().wall()
         if self.log is not None:
             before = self.log.before(task.batch_id, may_begin=not self.assembly.needs_state)
-            if self._begun is None and self.source is not None:
+            if not self._has_begun and self.source is not None:
                 self.source.snapshot.waiting = before.marks
-            self._begun = self._begun or before
+            self._has_begun = True
         # Change by change a topic is a table, and a connector gets more of them.
         self._topic_names = self.assembly.policy is None or self._needs_topic_names(frame, task, before)
         alter = partial(add_missing, task.options, self.session, listener, rules=self.rules.rules)
@@ -406,8 +406,7 @@ class EventsWriter:
         counts = carried.flows + flows if isinstance(carried.flows, Counters) else carried.flows
         levels = after.levels()
         for notice in (*carried.notices, *notices):
-            if not self._has_read(notice):
-                listener(notice)
+            listener(notice)
         oldest = min(
             (
                 transaction.opened_at
@@ -425,13 +424,6 @@ class EventsWriter:
         all_counts |= {"open": levels.open, "open_rows": levels.open_rows, "state_bytes": levels.state_bytes}
         fields = {"query": task.checkpoint, "name": f"{task.checkpoint}/{STAGE}"}
         listener(Event("assembler.counted", {**fields, "counts": all_counts, "oldest": _oldest_open(after)}))
-
-    def _has_read(self, notice: Event) -> bool:
-        """Whether `notice` is about events that this run has read: a producer may have sent them twice."""
-        if notice.name != "source.repeated" or self._begun is None:
-            return False
-        before = self._begun.partitions.get(notice.fields["partition"], CarriedState()).state.last_position
-        return before is None or bool(notice.fields["position"] > before)
 
 
 @dataclass(slots=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
-from starrocks_txn_sink.assembler.rules import repeats
+from starrocks_txn_sink.assembler.rules import history
 from starrocks_txn_sink.assembler.rules.spill import Manifest
 from starrocks_txn_sink.rows.segments import Replay
 from starrocks_txn_sink.sink.manifest_log import ManifestLog
@@ -51,7 +52,12 @@ def publish_late(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def drop_repeats_without_comparing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A position that was read before is reason enough to drop an event."""
-    monkeypatch.setattr(repeats, "_compare", lambda *_: None)
+
+    def believed(_history: bytes, _run: object, places: history.Places, *_: object, **__: object) -> history.Verdict:
+        proved = np.ones(len(places), dtype=bool)
+        return history.Verdict(proved, proved, None, None)
+
+    monkeypatch.setattr(history, "judge", believed)
 
 
 @pytest.mark.parametrize("plant", [forget, write_replays_again, publish_late, drop_repeats_without_comparing])

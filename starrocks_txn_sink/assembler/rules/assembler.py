@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from starrocks_txn_sink.assembler.rules import model, repeats
+from starrocks_txn_sink.assembler.rules.history import Run
 from starrocks_txn_sink.assembler.rules.intake import Intake, PartitionedEvents, validate_events
 from starrocks_txn_sink.assembler.rules.model import (
     AssemblerState,
@@ -88,8 +89,12 @@ class TransactionAssembler:
         if len(intake.kinds):
             step = self._assemble(intake, states, counters, now, read)
         else:
-            unchanged = {name: PartitionChange(states.get(name, AssemblerState())) for name in events.names}
-            step = AssemblerStep(unchanged, counters, repeats=intake.repeats)
+            runs = {repeat.partition: repeat.run for repeat in intake.repeats}
+            before = {name: states.get(name, AssemblerState()) for name in events.names}
+            after = {name: replace(state, run=runs.get(name, state.run)) for name, state in before.items()}
+            step = AssemblerStep(
+                {name: PartitionChange(state) for name, state in after.items()}, counters, repeats=intake.repeats
+            )
         if self.policy.open_timeout is None:
             return step
         return _merge_steps(step, self.expire({name: change.state for name, change in step.changes.items()}, now))
@@ -283,28 +288,32 @@ def _changes(
         opened[at].append(transaction.with_rows(rows.num_rows, size if blobs else 0, tuple(blobs)))
     ends, counts = intake.positions[intake.ends - 1].tolist(), intake.counts.tolist()
     last = [end if count else state.last_position for end, count, state in zip(ends, counts, before, strict=True)]
-    recents = repeats.remember(
-        [state.recent for state in before],
+    runs = {repeat.partition: repeat.run for repeat in intake.repeats}
+    pasts = repeats.remember(
+        [state.history for state in before],
         intake.ends - intake.counts,
         intake.ends,
         intake.positions,
         intake.kinds,
         intake.table,
     )
-    return dict(zip(intake.names, map(_change, before, last, recents, opened, new_blobs), strict=True))
+    # New events end a run of repeats.
+    nows = [runs.get(name) if not count else None for name, count in zip(intake.names, counts, strict=True)]
+    return dict(zip(intake.names, map(_change, before, last, pasts, nows, opened, new_blobs), strict=True))
 
 
 def _change(
     before: AssemblerState,
     last_position: int | None,
-    recent: bytes,
+    past: bytes,
+    run: Run | None,
     opened: list[OpenTransaction],
     new_blobs: dict[int, pa.Table],
 ) -> PartitionChange:
     """The change of one source partition; deletes the blobs that no open transaction names any more."""
     if len(opened) > 1:
         opened.sort(key=lambda transaction: transaction.position)
-    after = AssemblerState(last_position, _limit_dropped(opened), before.next_blob + len(new_blobs), recent)
+    after = AssemblerState(last_position, _limit_dropped(opened), before.next_blob + len(new_blobs), past, run)
     numbers_left = {number for transaction in after.open for number in transaction.blobs}
     removed = tuple(number for transaction in before.open for number in transaction.blobs if number not in numbers_left)
     return PartitionChange(after, removed, new_blobs)

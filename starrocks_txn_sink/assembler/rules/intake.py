@@ -266,17 +266,33 @@ def _judge_repeats(
     *,
     compare: bool,
 ) -> tuple[Repeats, ...]:
-    """The repeats `seen_mask` of each source partition, compared with its newest events if `compare`."""
+    """The repeats `seen_mask` of each source partition, judged if `compare`."""
+    if compare:
+        _refuse_unproved_runs(events, states, seen_mask)
     if isinstance(seen_mask, bool):
         return ()
     judgements = []
     for name, start, end in zip(events.names, events.starts.tolist(), events.ends.tolist(), strict=True):
         places = np.flatnonzero(seen_mask[start:end]) + start
         if len(places):
-            recent = states[name].recent if compare else b""
-            chosen_rows = table.take(pa.array(places))
-            judgements.append(repeats.judge(name, recent, positions[places], kinds[places], chosen_rows))
+            of_repeats = positions[places], kinds[places], table.take(pa.array(places))
+            state, newer = states[name], len(places) < end - start
+            if compare:
+                judgements.append(repeats.judge(name, state.history, state.run, *of_repeats, newer=newer))
+            else:
+                judgements.append(repeats.unjudged(name, *of_repeats[:2]))
     return tuple(judgements)
+
+
+def _refuse_unproved_runs(
+    events: PartitionedEvents, states: Mapping[Partition, AssemblerState], seen_mask: Mask | bool
+) -> None:
+    """Raise SourceChanged for repeats of calls before, which new events end without a proof."""
+    for name, start, end in zip(events.names, events.starts.tolist(), events.ends.tolist(), strict=True):
+        state = states.get(name)
+        is_new = isinstance(seen_mask, bool) or not seen_mask[start:end].any()
+        if state is not None and state.run is not None and is_new and start < end:
+            repeats.refuse_unproved(name, state.history, state.run)
 
 
 def _validated_kinds(events: PartitionedEvents, *, need_txn_id: bool) -> npt.NDArray[np.int8]:

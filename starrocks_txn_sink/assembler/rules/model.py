@@ -1,7 +1,7 @@
 """The assembler's vocabulary: columns at both ends, options (Policy), state between micro-batches, counts (Counters).
 
 The state of a source partition is a small header and blobs with the rows of open transactions. The header is JSON of a
-few hundred bytes. A blob is an Arrow IPC stream under a number that is never reused; it is written once, read when its
+few kilobytes. A blob is an Arrow IPC stream under a number that is never reused; it is written once, read when its
 transaction is released, and deleted.
 """
 
@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, get_a
 import orjson
 import pyarrow as pa
 
+from starrocks_txn_sink.assembler.rules import history
+from starrocks_txn_sink.assembler.rules.history import Run
 from starrocks_txn_sink.clock import parse_duration
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options.checks import check_choice
@@ -149,13 +151,15 @@ class OpenTransaction:
 class AssemblerState:
     """One source partition: its last position, its open transactions in the order of BEGINs, the next blob number.
 
-    `recent` has the newest events, to compare repeats with (`rules.repeats`); a state of an earlier release has none.
+    `history` has what repeats are compared with, and `run` the repeats that came last (`rules.history`). A state of an
+    earlier release knows the newest events only.
     """
 
     last_position: int | None = None
     open: tuple[OpenTransaction, ...] = ()
     next_blob: int = 0
-    recent: bytes = b""
+    history: bytes = b""
+    run: Run | None = None
 
     def live(self) -> list[OpenTransaction]:
         """The open transactions that are not dropped."""
@@ -177,7 +181,8 @@ class AssemblerState:
             "last_position": self.last_position,
             "open": self.open,
             "next_blob": self.next_blob,
-            "recent": base64.b64encode(self.recent).decode(),
+            "history": base64.b64encode(self.history).decode(),
+            "run": self.run,
         }
         return orjson.dumps(value).decode()
 
@@ -186,8 +191,11 @@ class AssemblerState:
         """The state that `to_json` wrote; InputError when another format wrote it."""
         value = read_header(text)
         transactions = tuple(OpenTransaction(**{**item, "blobs": tuple(item["blobs"])}) for item in value["open"])
-        recent = base64.b64decode(value.get("recent", ""))
-        return cls(value["last_position"], transactions, value["next_blob"], recent)
+        past = base64.b64decode(value.get("history", ""))
+        if "history" not in value:
+            past = history.of_earlier_release(base64.b64decode(value.get("recent", "")))
+        run = value.get("run")
+        return cls(value["last_position"], transactions, value["next_blob"], past, Run(**run) if run else None)
 
 
 class SourceState(Protocol):

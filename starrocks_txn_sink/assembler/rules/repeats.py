@@ -1,20 +1,15 @@
-"""Repeats: events that a source sends again, and whether they are the events that were there before.
+"""Repeats: events that a source sends again, and whether they are the events that were there before (`history`).
 
-A source may send events again (a producer that starts again, a connector after its restart), and a recreated source has
-other events at the same positions: dropping these would lose rows in silence. So the state of a source partition has
-position and checksum of its newest events. An event at one of their positions must have the same content, and there is
-no event between them that was not there before: a position belongs to one event. Everything else is another source.
-
-A repeat of older events has nothing to be compared with. It proves nothing, so it is dropped, counted and, unless the
-source partition also brings the newest events again, a notice.
+An event's checksum is that of its type and its content. A run of events that nothing proves ends the query: dropped as
+repeats they would be lost if the source is another one, and released they would be doubled if it is not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 import numpy as np
@@ -22,7 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from starrocks_txn_sink.assembler.rules import model
+from starrocks_txn_sink.assembler.rules import history as past, model
+from starrocks_txn_sink.assembler.rules.history import Disproof, Run
 from starrocks_txn_sink.assembler.rules.model import EventKind
 from starrocks_txn_sink.errors import SourceChanged
 from starrocks_txn_sink.rows.metadata import without_time
@@ -31,20 +27,14 @@ from starrocks_txn_sink.telemetry import Event
 if TYPE_CHECKING:
     from starrocks_txn_sink.assembler.rules.model import Partition
 
-REMEMBERED: Final = 8
-"""Newest events of a source partition in its state, so many that small source transactions have a row among them.
-
-Each costs 12 bytes of the state, which is written after every micro-batch, and a checksum for each call of the rules.
-"""
 _CHECKSUMS: Final = 512
-"""Checksums of a call with many source partitions: 2 % of the time of its 30 000 events. Each partition gets two."""
+"""Checksums of the newest events in a call: 2 % of the time of its 30 000 events."""
 
 CONTENT: Final = (model.TXN_ID, *model.PAYLOAD)
 """The columns, next to the type, that events of one position have in common."""
 
 _NULL: Final = "\x00NULL"
 _SEPARATOR: Final = "\x00"
-_RECENT: Final = np.dtype([("position", "<i8"), ("checksum", "<u4")])
 
 _HINT: Final = (
     "If the source is new, give the query another `job` and a new checkpoint. To leave the repeats out as written, "
@@ -54,104 +44,132 @@ _HINT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """Repeats of one source partition: `compared` events with their first content, and `events` that are too old.
+    """Repeats of one source partition: how many `events`, of which `unknown` are not proved to be repeats (yet).
 
-    The `rows` are the DATA events of the latter, `first` and `last` their lowest and highest position.
+    `rows` are the DATA events of the latter, `first` and `last` their lowest and highest position. `run` goes on with
+    the next events.
     """
 
     partition: Partition
-    compared: int
     events: int
+    unknown: int
     rows: int
     first: int
     last: int
+    run: Run | None = None
 
     def __add__(self, later: Repeats) -> Repeats:
-        return replace(
-            self,
-            compared=self.compared + later.compared,
-            events=self.events + later.events,
-            rows=self.rows + later.rows,
-            first=min(self.first, later.first),
-            last=max(self.last, later.last),
+        if later.run is not None and later.run.proved and later.run.first <= self.first:
+            return later  # it proves what was not known before
+        if not (self.unknown and later.unknown):
+            return replace(later if later.unknown else self, events=self.events + later.events, run=later.run)
+        return Repeats(
+            self.partition,
+            self.events + later.events,
+            self.unknown + later.unknown,
+            self.rows + later.rows,
+            min(self.first, later.first),
+            max(self.last, later.last),
+            later.run,
         )
 
-    @property
-    def unknown(self) -> int:
-        """Events of which nothing shows that the source is the same."""
-        return 0 if self.compared else self.events
-
     def notice(self) -> Event:
-        """The notice of repeats that could not be compared."""
+        """The notice of repeats that are not proved to be repeats."""
         places = {"partition": self.partition, "position": self.first, "upto": self.last}
-        return Event("source.repeated", {**places, "count": self.events, "rows": self.rows})
+        return Event("source.repeated", {**places, "count": self.unknown, "rows": self.rows})
 
 
 def judge(
-    partition: Partition, recent: bytes, positions: npt.NDArray[np.int64], kinds: npt.NDArray[np.int8], events: pa.Table
+    partition: Partition,
+    history: bytes,
+    run: Run | None,
+    positions: npt.NDArray[np.int64],
+    kinds: npt.NDArray[np.int8],
+    events: pa.Table,
+    *,
+    newer: bool,
 ) -> Repeats:
-    """Compare repeats of one source partition with its newest events `recent` (see `remember`).
+    """Judge repeats of one source partition, positions ascending, after its `run` of repeats before them.
 
-    Raises SourceChanged for an event with other content, or one that was not there before.
+    `newer`: events that are none have come with them. Raises SourceChanged for an event with other content, one that
+    was not there before, and a run that has ended without a proof. What a state of an earlier release does not know
+    is dropped, and unknown.
     """
-    recent_rows = np.frombuffer(recent, _RECENT)
-    near = np.flatnonzero(positions >= recent_rows["position"][0]) if len(recent_rows) else np.empty(0, np.int64)
-    if len(near):
-        _compare(partition, recent_rows, positions[near], _checksums(kinds[near], events.take(pa.array(near))))
-    older = np.ones(len(positions), dtype=bool)
-    older[near] = False
-    places, rows = positions[older], int(np.count_nonzero(kinds[older] == EventKind.DATA))
-    first, last = (int(places.min()), int(places.max())) if len(places) else (int(positions[0]), int(positions[0]))
-    return Repeats(partition, len(near), len(places), rows, first, last)
-
-
-def _compare(
-    partition: Partition, recent_rows: npt.NDArray[Any], positions: npt.NDArray[np.int64], checksums: Sequence[int]
-) -> None:
-    places = np.searchsorted(recent_rows["position"], positions)
-    missing = recent_rows["position"][places] != positions
-    changed = recent_rows["checksum"][places] != np.array(checksums, dtype=np.uint32)
-    if not (missing | changed).any():
-        return
-    wrong = int((missing | changed).argmax())
-    reason = (
-        "was not there before, but later ones were: the source was recreated or rewound, or its positions do not ascend"
-        if missing[wrong]
-        else "comes again with other content: the source was recreated or rewound, or the query computes other values"
+    verdict = past.judge(
+        history,
+        run,
+        positions,
+        lambda places: _checksums(kinds[places], events.take(pa.array(places))) if len(places) else [],
+        newer=newer,
     )
-    raise SourceChanged(
+    if isinstance(verdict, Disproof):
+        raise _disproved(partition, int(positions[verdict.at]), past.last_place(history), changed=verdict.changed)
+    if verdict.refused is not None and past.knows_all(history):
+        raise _unproved(partition, verdict.refused)
+    unknown = ~verdict.proved
+    places, rows = positions[unknown], int(np.count_nonzero(kinds[unknown] == EventKind.DATA))
+    first, last = (int(places[0]), int(places[-1])) if len(places) else (int(positions[0]), int(positions[0]))
+    return Repeats(partition, len(positions), len(places), rows, first, last, verdict.run)
+
+
+def unjudged(partition: Partition, positions: npt.NDArray[np.int64], kinds: npt.NDArray[np.int8]) -> Repeats:
+    """Repeats that are dropped without a comparison."""
+    rows, count = int(np.count_nonzero(kinds == EventKind.DATA)), len(positions)
+    return Repeats(partition, count, count, rows, int(positions[0]), int(positions[-1]))
+
+
+def refuse_unproved(partition: Partition, history: bytes, run: Run | None) -> None:
+    """Raise SourceChanged for a run of repeats that new events end without a proof."""
+    if run is not None and not run.proved and past.knows_all(history):
+        raise _unproved(partition, run)
+
+
+def _disproved(partition: Partition, position: int, last: int, *, changed: bool) -> SourceChanged:
+    reason = (
+        "comes again with other content: the source was recreated or rewound, or the query computes other values"
+        if changed
+        else "was not there before, but later ones were: the source was recreated or rewound, or its positions do not "
+        "ascend"
+    )
+    return SourceChanged(
         f"An event at a position that is read already {reason}.",
         hint=_HINT,
         partition=partition,
-        position=int(positions[wrong]),
-        last_position=int(recent_rows["position"][-1]),
+        position=position,
+        last_position=last,
+    )
+
+
+def _unproved(partition: Partition, run: Run) -> SourceChanged:
+    return SourceChanged(
+        f"{run.units} event(s) came at positions below the last one that was read, and none of them is one that the "
+        "assembler remembers there: the source was recreated or rewound, or its positions do not ascend. They were not "
+        "written.",
+        hint=_HINT,
+        partition=partition,
+        position=run.first,
+        last_position=run.last,
     )
 
 
 def remember(
-    recents: Iterable[bytes],
+    histories: Sequence[bytes],
     starts: npt.NDArray[np.int64],
     ends: npt.NDArray[np.int64],
     positions: npt.NDArray[np.int64],
     kinds: npt.NDArray[np.int8],
     events: pa.Table,
 ) -> list[bytes]:
-    """The newest events of each source partition: position and checksum, as the state has them.
-
-    `recents` are those of the state before. The new events of source partition i are `starts[i]:ends[i]`, positions
-    ascending.
-    """
+    """The histories of the source partitions after new events, of which source partition i has `starts[i]:ends[i]`."""
     bounds = list(zip(starts.tolist(), ends.tolist(), strict=True))
-    most = max(2, min(REMEMBERED, _CHECKSUMS // len(bounds)))
-    places = np.concatenate([np.arange(max(start, end - most), end) for start, end in bounds])
-    newest = np.empty(len(places), _RECENT)
-    newest["position"] = positions[places]
-    newest["checksum"] = _checksums(kinds[places], events.take(pa.array(places)))
-    content, size, at, remembered = newest.tobytes(), _RECENT.itemsize, 0, []
-    for recent, (start, end) in zip(recents, bounds, strict=True):
-        after = at + min(end - start, most) * size
-        before = recent if end - start <= most else b""  # no gap: an event in it would look like another source's
-        remembered.append((before + content[at:after])[-REMEMBERED * size :])
+    room = _CHECKSUMS // max(len(bounds), 1)
+    chosen = [past.newest(end - start, room, history) for history, (start, end) in zip(histories, bounds, strict=True)]
+    places = np.concatenate([indexes + start for indexes, (start, _) in zip(chosen, bounds, strict=True)])
+    checksums, at, remembered = _checksums(kinds[places], events.take(pa.array(places))), 0, []
+    for history, indexes, (start, end) in zip(histories, chosen, bounds, strict=True):
+        after = at + len(indexes)
+        wanted = positions[start + indexes], checksums[at:after]
+        remembered.append(past.extended(history, end - start, indexes, *wanted, room) if end > start else history)
         at = after
     return remembered
 

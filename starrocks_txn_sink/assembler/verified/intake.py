@@ -7,16 +7,21 @@ in total and per collection, and its number (`sequence`) among all markers of it
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+import base64
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Final
+from zlib import crc32
 
+import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from starrocks_txn_sink.assembler.rules import model
+from starrocks_txn_sink.assembler.rules import history, model
+from starrocks_txn_sink.assembler.rules.history import Run
 from starrocks_txn_sink.assembler.rules.intake import Mask
+from starrocks_txn_sink.assembler.verified.gtids import SeenGtids
 from starrocks_txn_sink.errors import InputError, SourceChanged
 from starrocks_txn_sink.protocol.snapshots import Marks
 
@@ -61,14 +66,16 @@ ONLY_JUDGED: Final = frozenset(HELD_EVENTS.names).difference(model.PAYLOAD, [TIM
 
 MAX_REMEMBERED: Final = 10_000  # ids of settled transactions, to recognise their repeated events; bounds the state
 
-RECENT: Final = 8
-"""Newest released transactions with their positions in the state.
-
-A connector that starts again begins a little before its last stored offset, and so meets these.
-"""
-
 Place = tuple[int, str]
-"""The position of a transaction, and its id."""
+"""The released position of a transaction, and its id."""
+
+_HINT: Final = (
+    "Where the source's database was restored or set back, StarRocks may have rows that it lacks: start again with "
+    "another `job` and a new checkpoint, behind a new snapshot. To leave the repeats out as written, filter them out "
+    "before assemble_debezium."
+)
+
+_REMEMBERED: Final = 256  # newest transactions whose places the state has without a gap (`rules.history`)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +132,10 @@ class VerifiedState:
     snapshots: int = 0
     letters: int = 0
     reported: float | None = None  # time of the last notice about a transaction that waits
-    recent: tuple[Place, ...] = ()  # of the newest released transactions; empty in a state of an earlier release
+    history: bytes = b""  # places and ids of released transactions (`rules.history`)
+    run: Run | None = None  # the repeats that came last
+    gtids: SeenGtids = field(default_factory=SeenGtids)
+    shift: int = 0  # from the source's positions to the released ones, which go on where the source's go back
     waiting: int = 0  # transactions
     waiting_rows: int = 0
     marks: Marks = field(default_factory=dict)  # of a snapshot's rows that wait
@@ -146,7 +156,8 @@ class VerifiedState:
         return self.waiting, self.waiting_rows, sum(blob.bytes for blob in self.blobs)
 
     def to_json(self) -> str:
-        return orjson.dumps({"format": model.FORMAT, **asdict(self)}).decode()
+        text = base64.b64encode(self.history).decode()
+        return orjson.dumps({"format": model.FORMAT, **asdict(replace(self, history=b"")), "history": text}).decode()
 
     @classmethod
     def from_json(cls, text: str) -> VerifiedState:
@@ -154,7 +165,14 @@ class VerifiedState:
         value = model.read_header(text)
         value["blobs"] = tuple(HeldBlob(**document) for document in value["blobs"])
         value["settled"], value["quarantined"] = tuple(value["settled"]), tuple(value["quarantined"])
-        value["recent"] = tuple((position, txn_id) for position, txn_id in value.get("recent", ()))
+        if value.pop("recent", None) is not None:  # a state of an earlier release
+            value["history"] = base64.b64encode(history.of_earlier_release(b"")).decode()
+            value["gtids"] = {"numbers": {}, "whole": False}
+        value["history"] = base64.b64decode(value["history"])
+        value["run"] = Run(**value["run"]) if value.get("run") else None
+        gtids = value["gtids"]
+        numbers = {server: tuple((low, high) for low, high in ranges) for server, ranges in gtids["numbers"].items()}
+        value["gtids"] = SeenGtids(numbers, gtids["whole"])
         return cls(**value)
 
 
@@ -167,14 +185,13 @@ def remember_ids(ids: tuple[str, ...], more: list[str]) -> tuple[str, ...]:
 class VerifiedIntake:
     """New rows and markers; `late` are rows and ENDs of quarantined transactions.
 
-    `compared`: a repeat is one of the newest transactions, so the source is the same. Otherwise `unknown` are the
-    repeats of transactions that the state does not know.
+    `unknown` are the repeats that are not proved to be repeats (yet), `run` is the next state's.
     """
 
     events: pa.Table
     late: pa.Table
     unknown: pa.Table
-    compared: bool
+    run: Run | None
     settled: tuple[str, ...]
     counters: VerifiedCounters
 
@@ -188,17 +205,22 @@ def has_status(events: pa.Table, status: str) -> Mask:
 def validate_events(state: VerifiedState, events: pa.Table, source: str) -> VerifiedIntake:
     """Validate `events` (EVENTS) and drop repeats.
 
-    Raises InputError, which names the missing value and its place, never a row, and SourceChanged for a transaction at
-    the position of another one.
+    Raises InputError, which names the missing value and its place, never a row, and SourceChanged for a transaction
+    below the newest one that is not proved to be a repeat (`judge_repeats`), or that has the id of another one.
     """
     check_events(events, source)
     data = _rows(events)
     snapshots = int(pc.sum(pc.and_(events[STATUS].is_null(), events[model.TXN_ID].is_null())).as_py() or 0)
-    below = pc.less_equal(events[model.POSITION], pa.scalar(state.last_position, pa.int64()))
+    positions = pc.add(events[model.POSITION], state.shift)
+    below = pc.less_equal(positions, pa.scalar(state.last_position, pa.int64()))
     is_end = pc.equal(events[STATUS], END)
-    repeated = _places(events.filter(pc.and_(below, is_end)))
-    compared = compare_repeats(source, state.recent, repeated)
-    settled = remember_ids(state.settled, [txn_id for _, txn_id in repeated])
+    seen = state.gtids.judge(_ids(events.filter(is_end)))[0]
+    ends = events.filter(is_end)
+    placed = ends.filter(pc.fill_null(below.filter(is_end), False))
+    newer = bool(pc.any(pc.invert(below.filter(is_end))).as_py())
+    unproved, run = judge_repeats(source, state, _places(placed, state.shift), newer=newer)
+    repeated = [*_ids(placed).to_pylist(), *_ids(ends.filter(pa.array(seen))).to_pylist()]
+    settled = remember_ids(state.settled, repeated)
     is_settled = pc.is_in(events[model.TXN_ID], value_set=pa.array(settled, pa.string()), skip_nulls=True)
     quarantined = pc.is_in(events[model.TXN_ID], value_set=pa.array(state.quarantined, pa.string()), skip_nulls=True)
     quarantined = pc.and_(quarantined, pc.invert(is_settled))
@@ -206,9 +228,8 @@ def validate_events(state: VerifiedState, events: pa.Table, source: str) -> Veri
     late, repeats = _those(events, pc.and_(quarantined, is_counted)), _those(events, pc.and_(is_settled, is_counted))
     # A known id whose END comes with rows at a later position is no more of the same source than an id that is unknown.
     again = pc.and_(pc.and_(is_end, is_settled), pc.and_(pc.invert(below), pc.greater(events[EVENT_COUNT], 0)))
-    foreign = {txn_id for _, txn_id in repeated}.difference(state.settled, state.quarantined)
-    foreign.update(events.filter(again)[model.TXN_ID].to_pylist())
-    unknown = pc.is_in(repeats[model.TXN_ID], value_set=pa.array([] if compared else sorted(foreign), pa.string()))
+    _refuse_known_ids(source, events.filter(again), state)
+    unknown = pc.is_in(repeats[model.TXN_ID], value_set=pa.array(sorted(unproved), pa.string()))
     counters = VerifiedCounters(
         events=events.num_rows,
         data=data - snapshots,
@@ -219,7 +240,86 @@ def validate_events(state: VerifiedState, events: pa.Table, source: str) -> Veri
         late_rows=_rows(late),
     )
     new = _those(events, pc.invert(pc.or_(is_settled, quarantined)))
-    return VerifiedIntake(new, late, repeats.filter(unknown), compared, settled, counters)
+    return VerifiedIntake(new, late, repeats.filter(unknown), run, settled, counters)
+
+
+def judge_repeats(
+    source: str, state: VerifiedState, places: Sequence[Place], *, newer: bool
+) -> tuple[set[str], Run | None]:
+    """The ids of the transactions at `places`, none above the newest, that are not proved to be repeats; their run.
+
+    `newer`: transactions above the newest one come with them. Raises SourceChanged for a place of another transaction,
+    and for a run that ends without a proof. What a state of an earlier release does not know remains unproved.
+    """
+    if not places:
+        if newer and state.run is not None and not state.run.proved and history.knows_all(state.history):
+            raise _unproved(source, state.run)
+        return set(), None if newer else state.run
+    ordered = sorted(places)
+    positions = np.array([position for position, _ in ordered], dtype=np.int64)
+    ids = [txn_id for _, txn_id in ordered]
+    settled = set(state.settled) | set(state.quarantined)
+    known = np.fromiter((txn_id in settled for txn_id in ids), bool, len(ids))
+    verdict = history.judge(
+        state.history,
+        state.run,
+        positions,
+        lambda at: [checksum(ids[place]) for place in at.tolist()],
+        known=known,
+        newer=newer,
+    )
+    if isinstance(verdict, history.Disproof):
+        raise SourceChanged(
+            "A transaction is at, or between, positions that are read already, and others were there before: the "
+            "source was recreated or rewound.",
+            hint=_HINT,
+            source=source,
+            txn_id=ids[verdict.at],
+            position=int(positions[verdict.at]),
+        )
+    if verdict.refused is not None and history.knows_all(state.history):
+        raise _unproved(source, verdict.refused)
+    return {txn_id for txn_id, proved in zip(ids, verdict.proved.tolist(), strict=True) if not proved}, verdict.run
+
+
+def remember(past: bytes, places: Sequence[Place]) -> bytes:
+    """The history after the released transactions at `places`, positions ascending."""
+    chosen = history.newest(len(places), _REMEMBERED, past)
+    newest = [places[at] for at in chosen.tolist()]
+    positions = np.array([position for position, _ in newest], dtype=np.int64)
+    checksums = [checksum(txn_id) for _, txn_id in newest]
+    return history.extended(past, len(places), chosen, positions, checksums, _REMEMBERED)
+
+
+def checksum(txn_id: str) -> int:
+    """Of a transaction: its id says which one it is. An END that a restart has cut has another count."""
+    return crc32(txn_id.encode())
+
+
+def _unproved(source: str, run: Run) -> SourceChanged:
+    return SourceChanged(
+        f"{run.units} transaction(s) came at positions below the newest one that was written, and none of them is one "
+        "that the assembler remembers there: the source was set back, restored or recreated. They were not written.",
+        hint=_HINT,
+        source=source,
+        position=run.first,
+        last_position=run.last,
+    )
+
+
+def _refuse_known_ids(source: str, again: pa.Table, state: VerifiedState) -> None:
+    """Raise SourceChanged for ENDs `again`, of transactions whose id was there at a lower position."""
+    if not again.num_rows:
+        return
+    raise SourceChanged(
+        "A transaction has the id of one that was written, and comes at a later position: the source was recreated, or "
+        "counts its transactions from the start again. It was not written.",
+        hint=_HINT,
+        source=source,
+        txn_id=again[model.TXN_ID][0].as_py(),
+        position=again[model.POSITION][0].as_py(),
+        last_position=state.last_position,
+    )
 
 
 def _those(events: pa.Table, mask: pa.ChunkedArray) -> pa.Table:
@@ -228,30 +328,13 @@ def _those(events: pa.Table, mask: pa.ChunkedArray) -> pa.Table:
     return events.filter(mask) if 0 < count < events.num_rows else events.slice(0, count)
 
 
-def compare_repeats(source: str, recent: Iterable[Place], repeats: Iterable[Place]) -> bool:
-    """Whether one of `repeats` is one of the newest transactions, `recent`.
-
-    Raises SourceChanged for a repeat at the position of another transaction.
-    """
-    known_ids, compared = dict(recent), False
-    for position, txn_id in repeats:
-        before = known_ids.get(position, txn_id)
-        if before != txn_id:
-            raise SourceChanged(
-                f"A position that is read already is that of transaction {before}, and now that of {txn_id}: the "
-                "source was recreated or rewound.",
-                hint="If the source is new, give the query another `job` and a new checkpoint. To leave the repeats "
-                "out as written, filter them out before assemble_debezium.",
-                source=source,
-                txn_id=txn_id,
-                position=position,
-            )
-        compared |= position in known_ids
-    return compared
+def _ids(events: pa.Table) -> pa.Array:
+    return events[model.TXN_ID].combine_chunks()
 
 
-def _places(ends: pa.Table) -> list[Place]:
-    return list(zip(ends[model.POSITION].to_pylist(), ends[model.TXN_ID].to_pylist(), strict=True))
+def _places(ends: pa.Table, shift: int) -> list[Place]:
+    positions = pc.add(ends[model.POSITION], shift).to_pylist()
+    return list(zip(positions, ends[model.TXN_ID].to_pylist(), strict=True))
 
 
 def _rows(events: pa.Table) -> int:

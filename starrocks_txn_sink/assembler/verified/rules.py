@@ -121,10 +121,12 @@ class VerifiedAssembler:
         table = pa.concat_tables([held_events, intake.events.append_column(v.HELD_EVENTS.field(v.ARRIVED), arrivals)])
         table = table.combine_chunks()  # rows are taken from it piece by piece
         counts = tally.tally(table, now - (self.policy.open_timeout or math.inf), with_rows)
-        classes = tally.classify(counts, state.last_position)
+        never_seen = state.gtids.judge(counts.ids)[1]
+        classes = tally.classify(counts, state.last_position, state.shift, never_seen)
         self._refuse(table, counts, classes, now)
-        judgement = _JudgedEvents(table, counts, classes)
+        judgement = _JudgedEvents(table, replace(counts, position=classes.position), classes)
         unknown = self._unknown_repeats(judgement, state, intake)
+        state = replace(state, run=intake.run, shift=classes.shift)
         state, letters, notices = self._give_up(judgement, state, intake)
         state, waiting = self._report_waiting(judgement, state, now)
         counters = replace(intake.counters, unknown_repeats=unknown.num_rows)
@@ -132,14 +134,15 @@ class VerifiedAssembler:
         return _judgement(judgement, state, replace(intake, counters=counters), letters, notices)
 
     def _unknown_repeats(self, judgement: _JudgedEvents, state: VerifiedState, intake: VerifiedIntake) -> pa.Table:
-        """Repeats of which nothing shows that the source is the same; SourceChanged if something shows another one."""
+        """The repeats that are not proved to be repeats; SourceChanged where that ends the query."""
         repeated = judgement.classes.repeated
         if not len(repeated):
             return intake.unknown
-        recent = (*state.recent, *judgement.places(judgement.full))
-        if v.compare_repeats(self.source, recent, judgement.places(repeated)) or intake.compared:
-            return intake.unknown.slice(0, 0)
-        more = judgement.table.filter(pa.array(judgement.of(repeated) & judgement.opening))
+        released = judgement.places(judgement.full)
+        past = replace(state, history=v.remember(state.history, released), run=None)
+        unproved, _ = v.judge_repeats(self.source, past, judgement.places(repeated), newer=True)
+        foreign = repeated[np.isin(judgement.tally.ids.to_numpy(zero_copy_only=False)[repeated], list(unproved))]
+        more = judgement.table.filter(pa.array(judgement.of(foreign) & judgement.opening))
         return pa.concat_tables([intake.unknown, more.select(intake.unknown.schema.names)])
 
     def _repeat_notices(self, unknown: pa.Table) -> Iterator[Event]:
@@ -285,6 +288,7 @@ def _judgement(
     counts, classes, table = judgement.tally, judgement.classes, judgement.table
     full = judgement.full
     state, units, snapshot_released = _release(judgement, state, full)
+    state = replace(state, gtids=state.gtids.and_more(counts.ids.take(pa.array(classes.released))))
     settled = np.concatenate([classes.released, classes.repeated])
     finished = judgement.of(settled) | judgement.of(classes.given_up) | counts.repeated
     finished[judgement.snapshot] = snapshot_released
@@ -329,8 +333,8 @@ def _release(judgement: _JudgedEvents, state: VerifiedState, full: Indexes) -> t
         snapshot = snapshot[:0]
     if len(full):
         units.append(_released(table, judgement.tally, full, snapshot))
-        recent = (*state.recent, *judgement.places(full[-v.RECENT :]))[-v.RECENT :]
-        state = replace(state, last_position=int(judgement.tally.position[full].max()), recent=recent)
+        past = v.remember(state.history, judgement.places(full))
+        state = replace(state, last_position=int(judgement.tally.position[full].max()), history=past)
         snapshot = snapshot[:0]
     return state, units, len(snapshot) == 0
 

@@ -161,13 +161,16 @@ class TransactionClasses:
     repeated: Indexes  # complete, at a position that is already released
     given_up: Indexes  # overdue
     blocking: int  # the first transaction that holds back later commits; -1: none
+    position: Indexes  # of every transaction: `Tally.position`, which goes on where the source's goes back
+    shift: int  # of the next transactions
 
 
-def classify(counts: Tally, last_position: int | None) -> TransactionClasses:
+def classify(counts: Tally, last_position: int | None, shift: int, never_seen: Mask) -> TransactionClasses:
     """Classify the tallied transactions.
 
     A transaction is released if it is whole and all earlier commits are settled. An overdue transaction is given up;
-    otherwise it would hold back all later ones.
+    otherwise it would hold back all later ones. `shift` is added to the source's positions; a transaction that was
+    `never_seen` is new at any position, and those behind it follow its shift.
     """
     overdue = np.flatnonzero(counts.overdue)
     ended = np.flatnonzero(counts.end >= 0)
@@ -176,11 +179,19 @@ def classify(counts: Tally, last_position: int | None) -> TransactionClasses:
     reached = ended[: int((ended == blocked[0]).argmax())] if len(blocked) else ended
     due = reached[counts.whole[reached]]
     blocking = int(blocked[0]) if len(blocked) else -1
-    position = counts.position[due]
+    positions = counts.position + shift
+    filled = counts.expected[due] > 0
     start = NOWHERE if last_position is None else last_position
-    last_passed = np.maximum.accumulate(np.concatenate([[start], position]))[:-1]
-    new = (position > last_passed) | (counts.expected[due] == 0)
-    return TransactionClasses(due[new], due[~new], overdue, blocking)
+    while True:  # once for each time that the source's positions go back
+        position = np.where(filled, positions[due], NOWHERE)
+        last_passed = np.maximum.accumulate(np.concatenate([[start], position]))[:-1]
+        new = (position > last_passed) | ~filled
+        back = np.flatnonzero(~new & never_seen[due])
+        if not len(back):
+            return TransactionClasses(due[new], due[~new], overdue, blocking, positions, shift)
+        more = int(last_passed[back[0]] + 1 - position[back[0]])
+        shift += more
+        positions[due[back[0] :]] += more
 
 
 def reason(counts: Tally, transaction: int) -> str:

@@ -42,9 +42,9 @@ def the_counts_of_the_tables_are_not_compared_and_rows_may_lack(put: Any) -> Non
 def a_commit_overtakes_one_that_waits(put: Any) -> None:
     right = tally.classify
 
-    def broken(counts: Any, last_position: Any) -> Any:
+    def broken(counts: Any, *arguments: Any) -> Any:
         waiting = (counts.end >= 0) & ~counts.whole
-        return right(replace(counts, end=np.where(waiting, -1, counts.end)), last_position)
+        return right(replace(counts, end=np.where(waiting, -1, counts.end)), *arguments)
 
     put(tally, "classify", broken)
 
@@ -105,8 +105,8 @@ def of_two_drivers_the_older_one_publishes_what_waits(put: Any) -> None:
 def a_transaction_that_comes_again_is_written_again(put: Any) -> None:
     right = tally.classify
 
-    def broken(counts: Any, last_position: Any) -> Any:
-        classes = right(counts, last_position)
+    def broken(*arguments: Any) -> Any:
+        classes = right(*arguments)
         all_indexes = np.concatenate([classes.released, classes.repeated])
         return replace(classes, released=all_indexes, repeated=classes.repeated[:0])
 

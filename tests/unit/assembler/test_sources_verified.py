@@ -6,9 +6,11 @@ import json
 import random
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
+from starrocks_txn_sink.assembler.verified.gtids import MOST_RANGES, SeenGtids
 from starrocks_txn_sink.assembler.verified.rules import MANY_BLOBS, VerifiedPolicy
 from starrocks_txn_sink.errors import InputError, OptionError, SourceChanged, SourceTransactionError
 from tests.support.verified_source import (
@@ -200,7 +202,7 @@ def test_another_transaction_at_a_known_position_is_another_source() -> None:
     stage = Stage()
     stage.feed(*at("7", 1, 30), *at("8", 2, 40))
     for events in (at("9", 3, 40), at("9", 3, 30), at("9", 3, 40)[1:], [*at("9", 3, 30), *at("10", 4, 50)]):
-        with pytest.raises(SourceChanged, match=r"that of transaction [78], and now that of 9: .*`job`") as failure:
+        with pytest.raises(SourceChanged, match=r"others were there before.*txn_id=9\b.*`job`") as failure:
             stage.feed(*events)
         assert failure.value.context["source"] == "shop"
     assert stage.places() == [("7", 30, 0, True), ("8", 40, 0, True)]
@@ -209,38 +211,121 @@ def test_another_transaction_at_a_known_position_is_another_source() -> None:
 def test_another_transaction_whose_position_is_that_of_its_rows_is_another_source_too() -> None:
     stage = Stage()
     stage.feed(row("a:1", 1, lsn=77), end("a:1", 1, None, {"public.a": 1}))
-    with pytest.raises(SourceChanged, match="that of transaction a:1, and now that of b:1"):
+    with pytest.raises(SourceChanged, match=r"others were there before.*txn_id=b:1"):
         stage.feed(row("b:1", 1, lsn=77), end("b:1", 2, None, {"public.a": 1}))
-    with pytest.raises(SourceChanged, match="that of transaction b:2, and now that of b:3"):
+    with pytest.raises(SourceChanged, match=r"others were there before.*txn_id=b:3"):
         stage.feed(
             *(event for n in (2, 3) for event in (row(f"b:{n}", 1, lsn=78), end(f"b:{n}", n, None, {"public.a": 1})))
         )
 
 
 @pytest.mark.parametrize("position", [20, None])
-def test_an_older_transaction_that_was_never_there_is_dropped_with_a_warning(position: int | None) -> None:
+def test_a_lower_transaction_that_was_never_there_stops_the_query(position: int | None) -> None:
+    """A PostgreSQL that was restored counts its log from a lower place on; an old END may have no place of its own."""
     stage = Stage()
     stage.feed(*at("7", 1, 30), now=0)
     events = at("3", 3, position)
     events[0]["position"] = 19
-    assert stage.feed(*events) == []
+    with pytest.raises(SourceChanged, match=r"^1 transaction\(s\) came at positions below .* were not written"):
+        stage.feed(*events, *at("8", 4, 40))
+    assert stage.places() == [("7", 30, 0, True)]
+
+
+def test_lower_transactions_are_told_at_once_and_judged_when_newer_ones_come() -> None:
+    stage = Stage()
+    stage.feed(*at("7", 1, 30), now=0)
+    assert stage.feed(*at("3", 3, 20)) == []
     assert (stage.counted.repeats, stage.counted.repeated_rows, stage.counted.unknown_repeats) == (2, 1, 2)
     (notice,) = stage.notices
     assert notice.name == "source.repeated"
-    fields = {"partition": "shop", "position": 19, "upto": position or 19, "txn_id": "3", "count": 2, "rows": 1}
-    assert notice.fields == fields
+    assert notice.fields == {"partition": "shop", "position": 20, "upto": 20, "txn_id": "3", "count": 2, "rows": 1}
     assert stage.adds_up()
-    stage.feed(*at("8", 4, 40))
-    assert stage.places() == [("7", 30, 0, True), ("8", 40, 0, True)]
+    with pytest.raises(SourceChanged, match=r"^1 transaction\(s\) came at positions below"):
+        stage.feed(*at("8", 4, 40))
 
 
-def test_a_known_id_with_rows_at_a_later_position_is_dropped_with_a_warning() -> None:
+def test_a_long_way_back_is_proved_on_the_way() -> None:
+    stage = Stage()
+    transactions = [at(f"{number}:1", number, 10 * number) for number in range(1, 400)]
+    for start in range(0, len(transactions), 100):
+        stage.feed(*(event for events in transactions[start : start + 100] for event in events))
+    forgotten = json.loads(stage.header) | {"settled": []}
+    stage.header = json.dumps(forgotten)
+    for start in range(5, 399, 50):
+        again = [event | {"sequence": 900 + start} for events in transactions[start : start + 50] for event in events]
+        stage.feed(*(event if event.get("status") else {**event, "sequence": None} for event in again))
+    stage.feed(*at("401:1", 2000, 5000))
+    assert (stage.counted.released, stage.level.open) == (400, 0)
+    assert len(stage.out) == 400
+
+
+def test_a_known_id_with_rows_at_a_later_position_stops_the_query() -> None:
     stage = Stage()
     stage.feed(*at("7", 1, 30), end("5", 2, 35, {}), now=0)
     stage.feed(end("5", 3, 35, {}))  # an empty transaction has no position of its own
     assert stage.notices == []
-    assert stage.feed(*at("7", 4, 50)) == []
+    with pytest.raises(SourceChanged, match=r"has the id of one that was written.*last_position=30.*txn_id=7"):
+        stage.feed(*at("7", 4, 50))
+
+
+UUID, OTHER = "5a1f0c3e-0000-4000-8000-00000000000a", "5a1f0c3e-0000-4000-8000-00000000000b"
+
+
+def by_gtid(server: str, number: int, sequence: int, place: int, rows: int = 1) -> list[Fields]:
+    """A transaction of MySQL; its END has no place."""
+    txn = f"{server}:{number}" if "-4000-" in server else f"{server}-{number}"
+    changes = [row(txn, order + 1, lsn=place + order) for order in range(rows)]
+    return [*changes, end(txn, sequence, None, {"public.a": rows} if rows else {})]
+
+
+@pytest.mark.parametrize("primaries", [(UUID, OTHER), (UUID, UUID), ("0-1", "0-2"), (UUID + ":tag", OTHER + ":tag")])
+def test_a_primary_that_takes_over_with_lower_files_goes_on_in_order(primaries: tuple[str, str]) -> None:
+    """And what it sends again of the former one's transactions, at places of its own, are repeats."""
+    stage, (old, new) = Stage(), primaries
+    stage.feed(*by_gtid(old, 13, 1, 5000), *by_gtid(old, 14, 2, 5010, rows=2), *by_gtid(old, 15, 3, 5020))
+    following = 1 if new != old else 16
+    stage.feed(*by_gtid(old, 15, 4, 90), *by_gtid(new, following, 5, 100), *by_gtid(new, following + 1, 6, 110))
+    stage.feed(*by_gtid(old, 14, 7, 80, rows=2), *by_gtid(new, following + 2, 8, 120), *by_gtid(new, following, 9, 100))
+    names = [place[0].rsplit(":", 1)[-1].rsplit("-", 1)[-1] for place in stage.places()]
+    assert names == ["13", "14", "14", "15", str(following), str(following + 1), str(following + 2)]
+    positions = [place[1] for place in stage.places()]
+    assert positions == [5000, 5011, 5011, 5020, 5021, 5031, 5041]
+    assert (stage.counted.unknown_repeats, stage.level.open, stage.notices) == (0, 0, [])
+    assert stage.adds_up()
+
+
+def test_a_gtid_below_all_that_were_seen_is_not_known_to_be_new() -> None:
+    stage = Stage()
+    stage.feed(*by_gtid(UUID, 13, 1, 5000))
+    with pytest.raises(SourceChanged):
+        stage.feed(*by_gtid(UUID, 12, 2, 100))
+
+
+def test_servers_of_a_state_of_an_earlier_release_are_not_known() -> None:
+    stage = Stage()
+    stage.feed(*by_gtid(UUID, 13, 1, 5000))
+    former = json.loads(stage.header)
+    for name in ("history", "run", "gtids", "shift"):
+        del former[name]
+    stage.header = json.dumps(former | {"recent": []})
+    stage.feed(*by_gtid(OTHER, 1, 2, 100))
     assert (stage.counted.unknown_repeats, [notice.name for notice in stage.notices]) == (2, ["source.repeated"])
+    stage.feed(*by_gtid(UUID, 14, 3, 5010))
+    stage.feed(*by_gtid(UUID, 15, 4, 200))  # its server is known by now
+    assert [place[1] for place in stage.places()] == [5000, 5010, 5011]
+
+
+def test_ranges_of_gtids_stay_few() -> None:
+    seen = SeenGtids()
+    for start in range(0, 6000, 40):
+        seen = seen.and_more(pa.array([f"{UUID}:{number}" for number in range(start, start + 40) if number % 3]))
+    (ranges,) = seen.numbers.values()
+    assert (len(ranges), ranges[-1]) == (MOST_RANGES, (5998, 5999))
+    ids = pa.array([f"{UUID}:5998", f"{UUID}:5997", f"{UUID}:1", "571:53195829", "file=a.3,pos=4"])
+    assert [mask.tolist() for mask in seen.judge(ids)] == [
+        [True, False, False, False, False],
+        [False, True, False, False, False],
+    ]
 
 
 def test_next_to_the_newest_transactions_old_repeats_are_of_the_same_source() -> None:
@@ -255,13 +340,13 @@ def test_a_state_of_an_earlier_release_compares_from_the_next_transactions_on() 
     stage = Stage()
     stage.feed(*at("7", 1, 30))
     former = json.loads(stage.header)
-    assert former.pop("recent") == [[30, "7"]]
-    stage.header = json.dumps(former)
-    stage.feed(*at("9", 2, 30))
-    assert (stage.counted.unknown_repeats, stage.places()) == (2, [("7", 30, 0, True)])
-    for number in range(12):
-        stage.feed(*at(f"n{number}", 3 + number, 100 + number))
-    assert stage.state.recent == tuple((100 + number, f"n{number}") for number in range(4, 12))
+    for name in ("history", "run", "gtids", "shift"):
+        del former[name]
+    stage.header = json.dumps(former | {"recent": [[30, "7"]]})
+    stage.feed(*at("9", 2, 20), *at("10", 3, 40))
+    assert (stage.counted.unknown_repeats, stage.places()) == (2, [("7", 30, 0, True), ("10", 40, 0, True)])
+    with pytest.raises(SourceChanged):
+        stage.feed(*at("11", 4, 40))
 
 
 def test_a_transaction_without_a_position_of_its_end_takes_that_of_its_rows() -> None:

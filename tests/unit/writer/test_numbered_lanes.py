@@ -190,6 +190,9 @@ def test_places_are_those_of_messages_in_the_state_in_errors_and_in_notices() ->
     with pytest.raises(SourceChanged, match=r"last_position=118, .*position=118"):
         lane.run(batch(*inserts(2, 2)[:1], offset=118))
     assert lane.run(batch(*inserts(1, 20)[1:3], offset=101)) == []
+    assert lane.notices == []
+    lane.settings = {"compare": False}
+    lane.run(batch(*inserts(1, 20)[1:3], offset=101))
     (notice,) = lane.notices
     assert (notice.name, notice.fields["position"], notice.fields["upto"]) == ("source.repeated", 101, 102)
     with pytest.raises(InputError, match=r"same position.*position=200"):

@@ -1,0 +1,196 @@
+"""What a source partition remembers of its past, and whether what comes again is proved to be a repeat.
+
+A source may send again what it has sent (a producer that starts again, a connector after its restart), and another
+source, or one that was set back, sends other things at the same places. To drop these would lose rows in silence. So a
+history has the place and the checksum of units (events or whole transactions): of the newest ones all, of older ones
+the fewer the older they are. This is the one place that decides what a repeat is:
+
+- A unit at a remembered place has its checksum, and no unit lies between two that followed each other. Anything else is
+  another source.
+- Units that come again come in a run: in order, past every remembered place on their way. A run is proved by one
+  remembered unit in it, and goes on over chunks and micro-batches.
+- A run that passes by a remembered place, or ends, without one of them is not proved. That is for the caller to refuse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+Places = npt.NDArray[np.int64]
+
+_ENTRY: Final = np.dtype([("number", "<i8"), ("place", "<i8"), ("checksum", "<u4")])
+"""The `number` of a unit counts the units of its source partition, from 0: it tells how far apart two units are."""
+
+_NOWHERE: Final = np.iinfo(np.int64).min
+"""The place in front of all units that an earlier release has read and not remembered."""
+
+NEWEST: Final = 256
+"""Newest units that are remembered without a gap, where few source partitions share the room.
+
+A producer without idempotence repeats a batch of some dozens of events, which passes no older place for certain.
+"""
+FEWEST: Final = 2
+_PER_DOUBLING: Final = 2
+"""Units remembered between one distance from the newest unit and twice that distance: 40 of a million.
+
+Each costs 20 bytes of the state, which is written after every micro-batch.
+"""
+_ROOM_FOR_OLDER: Final = 32
+"""With less room the newest units of each call are enough: every call leaves some, which grow old."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Units that came again, from the place `first` to `last`, the newest. `proved`: they are known to be repeats."""
+
+    first: int
+    last: int
+    units: int
+    proved: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Disproof:
+    """The unit at index `at` is none that was there before: `changed`, or one that was not there at all."""
+
+    at: int
+    changed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is known of the units that came again: `proved` is their mask, `known` says which are remembered.
+
+    `run` goes on with the next units; `refused` is a run that ended without a proof.
+    """
+
+    proved: npt.NDArray[np.bool_]
+    known: npt.NDArray[np.bool_]
+    run: Run | None
+    refused: Run | None
+
+
+def judge(
+    history: bytes,
+    run: Run | None,
+    places: Places,
+    checksums: Callable[[Places], Sequence[int]],
+    *,
+    known: npt.NDArray[np.bool_] | None = None,
+    newer: bool,
+) -> Verdict | Disproof:
+    """Judge units at `places` (ascending, none above the newest) that come again, after the `run` before them.
+
+    `checksums` gives those of the units with the given indexes. `known` are units that something else proves. `newer`:
+    units above the newest place have come with them, so the run has ended.
+    """
+    entries = np.frombuffer(history, _ENTRY)
+    following = np.searchsorted(entries["place"], places)
+    remembered = np.zeros(len(places), dtype=bool)
+    inside = following < len(entries)
+    remembered[inside] = entries["place"][following[inside]] == places[inside]
+    at = np.flatnonzero(remembered)
+    wrong = np.zeros(len(places), dtype=bool)
+    wrong[at] = entries["checksum"][following[at]] != np.array(checksums(at), dtype=np.uint32)
+    between = np.flatnonzero(~remembered & inside & (following > 0))
+    foreign = np.zeros(len(places), dtype=bool)
+    adjacent = (np.diff(entries["number"]) == 1) & (entries["place"][:-1] != _NOWHERE)
+    foreign[between] = adjacent[following[between] - 1]
+    if (wrong | foreign).any():
+        first = int((wrong | foreign).argmax())
+        return Disproof(first, bool(wrong[first]))
+    certain = remembered if known is None else remembered | known
+    # A new run begins behind each remembered place that was passed by, and where the units go back.
+    reached = np.searchsorted(entries["place"], places, side="right")
+    before = np.concatenate(
+        [[int(np.searchsorted(entries["place"], run.last, side="right"))] if run else [-1], reached]
+    )
+    begins = np.flatnonzero(before[:-1] < following)
+    return _judge_runs(run, places, certain, begins.tolist(), remembered, newer=newer)
+
+
+def _judge_runs(
+    run: Run | None,
+    places: Places,
+    certain: npt.NDArray[np.bool_],
+    begins: list[int],
+    remembered: npt.NDArray[np.bool_],
+    *,
+    newer: bool,
+) -> Verdict:
+    proved, refused = np.zeros(len(places), dtype=bool), None
+    bounds = sorted({0, *begins, len(places)}) if len(places) else []
+    for start, stop in pairwise(bounds):
+        if start in begins:
+            refused = refused or _unproved(run)
+            run = None
+        found, first, last = bool(certain[start:stop].any()), int(places[start]), int(places[stop - 1])
+        if run is None:
+            run = Run(first, last, stop - start, found)
+        else:  # it goes on, or begins again, perhaps further back
+            found |= run.proved and first >= run.first
+            run = Run(min(run.first, first), last, run.units + stop - start, found)
+        proved[start:stop] = run.proved
+    if newer:
+        refused, run = refused or _unproved(run), None
+    return Verdict(proved, remembered, run, refused)
+
+
+def _unproved(run: Run | None) -> Run | None:
+    return run if run is not None and not run.proved else None
+
+
+def newest(count: int, room: int, history: bytes) -> Places:
+    """Indexes, ascending, of the units to remember of `count` new ones: the newest, and ever fewer older ones.
+
+    `room`: so many of the newest, at most NEWEST. A source partition without a `history` keeps its first unit, too.
+    """
+    near = min(count, max(FEWEST, min(NEWEST, room)))
+    first = [] if history or count == near else [0]
+    if room < _ROOM_FOR_OLDER:
+        return np.concatenate([np.array(first, np.int64), np.arange(count - near, count)])
+    steps = int(np.log2(max(count, 1))) * _PER_DOUBLING + 1
+    distances = np.unique(np.floor(2.0 ** (np.arange(steps + _PER_DOUBLING) / _PER_DOUBLING)).astype(np.int64))
+    older = count - 1 - distances[(distances >= near) & (distances < count)]
+    return np.unique(np.concatenate([first, older, np.arange(count - near, count)]).astype(np.int64))
+
+
+def extended(history: bytes, count: int, chosen: Places, places: Places, checksums: Sequence[int], room: int) -> bytes:
+    """The history after `count` new units, of which those with the indexes `chosen` are at `places`."""
+    before = np.frombuffer(history, _ENTRY)
+    added = np.empty(len(chosen), _ENTRY)
+    start = int(before["number"][-1]) + 1 if len(before) else 0
+    added["number"], added["place"], added["checksum"] = chosen + start, places, checksums
+    entries = np.concatenate([before, added])
+    distance = start + count - 1 - entries["number"]
+    near = distance < max(FEWEST, min(NEWEST, room))
+    ring = np.floor(_PER_DOUBLING * np.log2(np.maximum(distance, 1))).astype(np.int64)
+    ring[near] = -1 - np.arange(int(near.sum()))  # each by itself
+    _, kept = np.unique(ring, return_index=True)  # the oldest of each ring, so that some unit grows old
+    return bytes(entries[np.sort(kept)].tobytes())
+
+
+def of_earlier_release(recent: bytes) -> bytes:
+    """The history of a state of an earlier release, which knew place and checksum of the newest units, or nothing."""
+    known = np.frombuffer(recent, np.dtype([("place", "<i8"), ("checksum", "<u4")]))
+    entries = np.zeros(len(known) + 1, _ENTRY)
+    entries["number"] = np.arange(1, len(known) + 2)  # not from 0: see `knows_all`
+    entries["place"] = np.concatenate([[_NOWHERE], known["place"]])
+    entries["checksum"][1:] = known["checksum"]
+    return bytes(entries.tobytes())
+
+
+def knows_all(history: bytes) -> bool:
+    """Whether the history goes back to the first unit of its source partition."""
+    return bool(history) and int(np.frombuffer(history, _ENTRY, 1)["number"][0]) == 0
+
+
+def last_place(history: bytes) -> int:
+    """The place of the newest unit of a history that is not empty."""
+    return int(np.frombuffer(history, _ENTRY)["place"][-1])
