@@ -255,6 +255,14 @@ ALERTS = (
         "Their BEGIN was never seen, or they stayed open too long.",
     ),
     Alert(
+        "StarRocksSinkRepeatsUnproved",
+        f"{_since('repeated_events_total', '15m', content='unknown')} > 0",
+        "0m",
+        False,
+        "{{ $value }} events came below the last position, and nothing proves that they are repeats.",
+        "They were dropped; another source's rows would be missing.",
+    ),
+    Alert(
         "StarRocksSinkOpenTransactionOld",
         f"time() - ({metric('oldest_open_transaction_timestamp_seconds')} > 0) > 900",
         "5m",

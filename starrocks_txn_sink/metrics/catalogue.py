@@ -100,8 +100,8 @@ METRICS = (
     ),
     _counter(
         "repeated_events_total",
-        "Events that the assembler dropped because their position was read before: with the same content, or an "
-        "unknown one, as a recreated source has it.",
+        "Events that the assembler dropped because their position was read before: `same`, proved to be repeats, or "
+        "`unknown`, not proved (yet).",
         ("content",),
         _each(*REPEATS),
     ),
