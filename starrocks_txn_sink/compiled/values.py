@@ -53,7 +53,7 @@ class ValueJudge:
         faults: dict[int, UnfitColumn] = {}
 
         def judge(number: int) -> bytes:
-            text: str = rows[number].as_py()
+            text = _text(rows[number])
             try:
                 text = self.tables[numbers[number]].fit(text)
             except UnfitColumn as fault:
@@ -70,12 +70,18 @@ class ValueJudge:
         fitted = self._compiled.fit(rows, np.where(odd, numbers, np.int32(-1)), judge)
         if fitted is not None:
             return fitted[0].cast(rows.type), faults
-        texts = [judge(number).decode() if is_odd else rows[number].as_py() for number, is_odd in enumerate(odd)]
+        texts = [judge(number).decode() if is_odd else _text(rows[number]) for number, is_odd in enumerate(odd)]
         return pa.array(texts, rows.type), faults
 
     @cached_property
     def _compiled(self) -> ColumnRules:
         return ColumnRules([_columns_of(table) for table in self.tables])
+
+
+def _text(row: pa.Scalar) -> str:
+    """The text of a row, whose column may be one of bytes."""
+    value: str | bytes = row.as_py()
+    return value.decode() if isinstance(value, bytes) else value
 
 
 def _columns_of(table: RowRules) -> list[Column]:

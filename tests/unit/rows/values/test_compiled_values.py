@@ -57,6 +57,14 @@ def test_each_recorded_value_is_judged_alike_in_each_type(type_: str) -> None:
     check(rules, [f',{{"c0" : [{value} ,null, {value}]  }}' for value in VALUES], pa.string())
 
 
+@pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()])
+def test_rows_of_bytes_are_judged_as_texts(kind: pa.DataType) -> None:
+    rules, rows = table("INT"), [',{"c0":1}', ',{"c0":true}']
+    written, faults = ValueJudge([rules]).fit(pa.array(rows, kind), np.zeros(len(rows), np.int32))
+    assert (written.type, faults) == (kind, {})
+    assert written.to_pylist() == [rules.fit(row).encode() for row in rows]
+
+
 def random_number(rng: random.Random) -> str:
     digits = "".join(rng.choices("0123456789", k=rng.choice((1, 2, 5, 9, 15, 16, 17, 18, 19, 20, 38, 39))))
     text = digits.lstrip("0") or "0"
