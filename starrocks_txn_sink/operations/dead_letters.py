@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 
+import pyarrow as pa
+
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.coordinator.coordinator import (
     ChangeTables,
@@ -35,7 +37,9 @@ from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE, DeadLett
 from starrocks_txn_sink.protocol.label import Label, RetryPolicy, Steps, labels
 from starrocks_txn_sink.protocol.ledger import REPLAY, NewToken, Owner, fresh_tokens
 from starrocks_txn_sink.protocol.wire import Body
+from starrocks_txn_sink.rows.bad_rows import refused
 from starrocks_txn_sink.rows.body import load_body, with_unchanged_values, without_replaced
+from starrocks_txn_sink.rows.columns import DELETED, DELETING, PARTITION, PAYLOAD, POSITION, TABLE
 from starrocks_txn_sink.rows.keys import KeyColumn, TableKey
 from starrocks_txn_sink.rows.unchanged import UnchangedValues
 from starrocks_txn_sink.rows.values.judgement import RowRules, UnfitColumn
@@ -44,7 +48,7 @@ from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
 from starrocks_txn_sink.sql.failures import NO_TABLE
 from starrocks_txn_sink.writer.rejections import Explainer
 from starrocks_txn_sink.writer.runner import Performer
-from starrocks_txn_sink.writer.table_checks import KnownColumns
+from starrocks_txn_sink.writer.table_checks import KnownColumns, SourceSchema, TableChecks
 from starrocks_txn_sink.writer.value_checks import zone_of
 
 
@@ -107,8 +111,9 @@ def _replay(
         performer = Performer(
             options, transport, clock, deadline, rng, ownership=ownership, ledger=ledger, explainer=explainer
         )
-        row_count, keys = 0, _primary_keys(connection, options, deadline)
         known = KnownColumns(connection, options.database)
+        checks = TableChecks(options, SourceSchema(), known, deadline)
+        row_count, keys = 0, _primary_keys(connection, options, deadline)
         unchanged = UnchangedValues(options.database, lambda sql, values: connection.query(sql, values, deadline), keys)
         for letter in dead_letters():
             query = letter_table.select_rows(options.database, job, letter.partition, letter.position)
@@ -116,6 +121,7 @@ def _replay(
             if not rows:
                 continue  # a newer replay has written this source transaction
             _refuse_own_tables(letter, rows)
+            _refuse_bad_rows(checks, letter, rows)
             coordinator = replay_coordinator(options, names, ownership, deadline, rng)
             try:
                 fitted = _fitted(options, rows, known, deadline)
@@ -222,6 +228,24 @@ def _fitted(
     return fitted
 
 
+def _refuse_bad_rows(checks: TableChecks, dead_letter: DeadLetter, rows: Sequence[DeadLetterRow]) -> None:
+    """Raise RowsRejected for a row that is still bad by the sink's own judgement: the server would not say why."""
+    batch = pa.RecordBatch.from_pydict(
+        {
+            PARTITION: pa.array([dead_letter.partition] * len(rows)),
+            POSITION: pa.array([dead_letter.position] * len(rows), pa.int64()),
+            TABLE: pa.array([row.table for row in rows]),
+            PAYLOAD: pa.array([SEPARATOR + row.content for row in rows], pa.large_string()),
+            DELETED: pa.array([row.content.startswith(DELETING) for row in rows]),
+        }
+    )
+    bad_rows = checks.judge(batch)
+    if bad_rows:
+        error = refused(batch, bad_rows)
+        error.advice = _CORRECT
+        raise error
+
+
 def _primary_keys(connection: LeaderConnection, options: SinkOptions, deadline: Deadline) -> dict[str, TableKey]:
     """The primary keys by table, with the names that JSON rows use; none if `compact` is off."""
     if not options.compact:
@@ -254,7 +278,7 @@ def _loads(
             pieces = without_replaced(pieces, key)
         if pieces:
             loads.append((table, pieces, headers))
-    deletes = [memoryview(piece) for piece in letter_table.delete_rows(row.id for row in rows)]
+    deletes = [memoryview(piece) for piece in letter_table.delete_rows(name for row in rows for name in row.ids)]
     loads.append((DEAD_LETTER_TABLE, deletes, options.load_headers(DEAD_LETTER_TABLE)))
     return [
         (table, load_body(pieces, options.compression_of(table).value), headers) for table, pieces, headers in loads

@@ -1,8 +1,9 @@
 """The dead-letter table: DDL, rows as load bodies, SQL to read them back; and the replay of its rows, exactly once.
 
-The table has one row for each rejected row, in load order. The key is a digest of the row's origin, because StarRocks
-limits an encoded primary key to 128 bytes; a source transaction that is dead-lettered again replaces its own rows. The
-table is a PRIMARY KEY table, because a replay deletes dead letters in the transaction that writes their rows.
+The table has one row for each rejected row, in load order. No VARCHAR holds more than MOST_ROW_BYTES, so a larger row
+has several, each with a piece. The key is a digest of the row's origin, because StarRocks limits an encoded primary key
+to 128 bytes; a source transaction that is dead-lettered again replaces its own rows. The table is a PRIMARY KEY table,
+because a replay deletes dead letters in the transaction that writes their rows.
 
 A killed replay may have sent a commit that the server executes later, or has executed but not yet published; a paused
 replay may continue while a new one runs. So a replay takes over from earlier ones as a driver does (claim, list,
@@ -13,11 +14,10 @@ waits for it (`coordinator.ownership.ReplayOwnership`).
 
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import orjson
 
-from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.protocol import ledger
 from starrocks_txn_sink.protocol.fencing import Scope, take_over
 from starrocks_txn_sink.protocol.label import Sql, Steps
@@ -41,6 +41,8 @@ COLUMNS = (
     ("set_aside_at", "DATETIME"),
 )
 _REASON_BYTES = 4096
+_PIECE = 1 << 32
+"""`row_number` of the n-th further piece of a row is its number and n of these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +70,9 @@ class DeadLetter(DeadLetterSource):
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterRow:
-    """One rejected row: key in the dead-letter table, target table, JSON, and the header `columns` of its load."""
+    """One rejected row: keys in the dead-letter table, target table, JSON, and the header `columns` of its load."""
 
-    id: str
+    ids: tuple[str, ...]
     table: str
     content: str
     columns: str
@@ -87,36 +89,46 @@ def dead_letter_rows(
 ) -> list[bytes]:
     """Rows of `table` as rows of the dead-letter table: JSON objects, each with the separator in front.
 
-    `first` is the number of the first row among the rows of its source transaction and table.
-
-    Raises InputError for a row above MOST_ROW_BYTES, the limit of a VARCHAR.
+    `first` is the number of the first row among the rows of its source transaction and table. An entry has an object
+    for each piece of a row.
     """
     entries = []
     reason = place.reason.encode()[:_REASON_BYTES].decode(errors="ignore")
-    for number, content in enumerate(rows, first):
-        if len(content) > MOST_ROW_BYTES:
-            raise InputError(
-                f"A row of {len(content)} bytes at source partition {place.partition}, position {place.position}, was "
-                f"rejected by the server and is too large for the dead-letter table (at most {MOST_ROW_BYTES} bytes).",
-                hint="Correct the row in the source, or the table.",
-                table=table,
-            )
-        row = {
-            "id": ledger.row_id(job, place.partition, str(place.position), table, str(number)),
-            "job": job,
-            "source_partition": place.partition,
-            "position": place.position,
-            "table_name": table,
-            "row_number": number,
-            "reason": reason,
-            "content": content.decode(errors="replace"),
-            "load_columns": columns,
-            "label": place.label,
-            "batch": place.batch,
-            "set_aside_at": place.at,
-        }
-        entries.append(b"," + orjson.dumps(row))
+    for row_number, content in enumerate(rows, first):
+        entry = b""
+        for number, piece in enumerate(_pieces(content)):
+            numbered = row_number + number * _PIECE
+            row = {
+                "id": ledger.row_id(job, place.partition, str(place.position), table, str(numbered)),
+                "job": job,
+                "source_partition": place.partition,
+                "position": place.position,
+                "table_name": table,
+                "row_number": numbered,
+                "reason": reason,
+                "content": piece,
+                "load_columns": columns,
+                "label": place.label,
+                "batch": place.batch,
+                "set_aside_at": place.at,
+            }
+            entry += b"," + orjson.dumps(row)
+        entries.append(entry)
     return entries
+
+
+def _pieces(content: bytes) -> list[str]:
+    """The text of a row in parts of whole characters that a VARCHAR holds; what is no UTF-8 is replaced."""
+    text = content.decode(errors="replace")
+    encoded = text.encode()
+    if len(encoded) <= MOST_ROW_BYTES:
+        return [text]
+    pieces, start = [], 0
+    while start < len(encoded):
+        piece = encoded[start : start + MOST_ROW_BYTES].decode(errors="ignore")  # but for half a character at its end
+        pieces.append(piece)
+        start += len(piece.encode())
+    return pieces
 
 
 def delete_rows(ids: Iterable[str]) -> list[bytes]:
@@ -128,8 +140,8 @@ def delete_rows(ids: Iterable[str]) -> list[bytes]:
 def select_dead_letters(database: str, job: str, partition: str | None = None, position: int | None = None) -> Sql:
     """Query for a job's dead letters: a row per (source transaction, table), oldest first; see `read_dead_letters`."""
     sql = (
-        "SELECT source_partition, position, table_name, count(*), max(reason), max(label), max(batch),"
-        f" max(set_aside_at) FROM {_qualified_table(database)}"
+        f"SELECT source_partition, position, table_name, sum(if(`row_number` < {_PIECE}, 1, 0)), max(reason),"
+        f" max(label), max(batch), max(set_aside_at) FROM {_qualified_table(database)}"
     )
     where, parameters = _where_clause(job, partition, position)
     return f"{sql}{where} GROUP BY source_partition, position, table_name ORDER BY 1, 2, 3", parameters
@@ -148,16 +160,22 @@ def read_dead_letters(rows: Sequence[Sequence[object]]) -> list[DeadLetter]:
 
 def select_rows(database: str, job: str, partition: str, position: int) -> Sql:
     """Query for the rows of one source transaction in load order; see `read_rows`."""
-    sql = f"SELECT id, table_name, content, load_columns FROM {_qualified_table(database)}"
+    sql = f"SELECT id, table_name, content, load_columns, `row_number` FROM {_qualified_table(database)}"
     where, parameters = _where_clause(job, partition, position)
     return f"{sql}{where} ORDER BY table_name, `row_number`", parameters
 
 
 def read_rows(rows: Sequence[Sequence[object]]) -> list[DeadLetterRow]:
     """Rejected rows from the rows of `select_rows`."""
-    return [
-        DeadLetterRow(str(key), str(table), str(content), str(columns or "")) for key, table, content, columns in rows
-    ]
+    wholes: dict[tuple[str, int], DeadLetterRow] = {}
+    for key, table, content, columns, number in rows:
+        place = str(table), int(str(number)) % _PIECE
+        known = wholes.get(place)
+        if known is None:
+            wholes[place] = DeadLetterRow((str(key),), place[0], str(content), str(columns or ""))
+        else:
+            wholes[place] = replace(known, ids=(*known.ids, str(key)), content=known.content + str(content))
+    return list(wholes.values())
 
 
 def _where_clause(job: str, partition: str | None, position: int | None) -> Sql:

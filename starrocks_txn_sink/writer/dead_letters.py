@@ -55,7 +55,7 @@ class DeadLetters:
     def __call__(
         self, batch: pa.RecordBatch, runs: Sequence[PartitionRun], positions: Ints, begun: Cut | None
     ) -> tuple[pa.RecordBatch, Bools | None]:
-        """The batch with dead letters, and where; raises BadRowsFound, and InputError for a row that is too large."""
+        """The batch with dead letters, and where; raises BadRowsFound."""
         for bad_row in self._judge(batch):
             place = batch.column(PARTITION)[bad_row.number].as_py(), int(positions[bad_row.number])
             if place not in self._places:

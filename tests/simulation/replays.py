@@ -82,7 +82,7 @@ class Replayer(Node):
             self._next()
             return
         self._rows = [
-            DeadLetterRow(row["id"], row["table_name"], row["content"], row["load_columns"]) for row in letters
+            DeadLetterRow((row["id"],), row["table_name"], row["content"], row["load_columns"]) for row in letters
         ]
         options = self._world.options
         coordinator = replay_coordinator(options, self._names, self._ownership(), self._deadline, self._world.rng)

@@ -150,7 +150,7 @@ class Stage:
 
     def loads(self, label: str) -> dict[str, Row]:
         """The rows of information_schema.loads for `label`, by table."""
-        columns = "TABLE_NAME, STATE, FILTERED_ROWS, SINK_ROWS, TRACKING_SQL"
+        columns = "TABLE_NAME, STATE, FILTERED_ROWS, SINK_ROWS"
         statement = f"SELECT {columns} FROM information_schema.loads WHERE DB_NAME = %s AND LABEL = %s"
         return {str(row["table_name"]): row for row in self.rows(statement, (self.database, label))}
 

@@ -14,7 +14,7 @@ import pytest
 from starrocks_emulator.server import Emulator
 from starrocks_emulator.settings import RowOrder
 from starrocks_txn_sink import cli
-from starrocks_txn_sink.protocol import label as protocol, ledger
+from starrocks_txn_sink.protocol import dead_letters as letter_table, label as protocol, ledger
 from starrocks_txn_sink.protocol.dead_letters import (
     COLUMNS,
     DEAD_LETTER_TABLE,
@@ -41,8 +41,8 @@ def dead_letter(
     for table, rows in tables.items():
         binary = "`id`,`__hex_b`,`b`=to_binary(`__hex_b`, 'hex')" if table == "items" else ""
         loaded = binary if columns is None else columns
-        for piece in dead_letter_rows(job, place, table, loaded, [row.encode() for row in rows]):
-            row = orjson.loads(piece[1:])
+        letters = b"".join(dead_letter_rows(job, place, table, loaded, [row.encode() for row in rows]))
+        for row in orjson.loads(b"[%b]" % letters[1:]):
             names = ", ".join(f"`{name}`" for name in row)
             marks = ", ".join(["%s"] * len(row))
             query(server, f"INSERT INTO shop.{DEAD_LETTER_TABLE} ({names}) VALUES ({marks})", *row.values())
@@ -125,6 +125,49 @@ def test_of_the_rows_of_one_key_only_the_last_is_replayed(server: Emulator, comp
     assert (rows == [(7, 19), (9, 1)]) == compact
     assert query(server, "SELECT count(*) FROM shop.items") == [(2,)]
     assert query(server, "SELECT id, n FROM shop.renamed ORDER BY id") == [(0, 0), (1, 1), (2, 2)]
+
+
+@pytest.mark.emulator(
+    "CREATE TABLE shop.orders (id BIGINT NOT NULL, note VARCHAR(1000)) PRIMARY KEY(id)", create_table("shop")
+)
+def test_a_row_of_several_dead_letters_is_replayed_as_one(
+    server: Emulator, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(letter_table, "MOST_ROW_BYTES", 100)
+    note = "é" * 75
+    dead_letter(server, 9, orders=[f'{{"id":1,"note":"{note}"}}', '{"id":2}'])
+    assert query(server, f"SELECT count(*) FROM shop.{DEAD_LETTER_TABLE}") == [(3,)]
+    assert command(server, "list") == 0
+    assert "dead letters: 1, 2 rows" in capsys.readouterr().out
+    assert command(server, "replay") == 0
+    assert query(server, "SELECT id, note FROM shop.orders ORDER BY id") == [(1, note), (2, None)]
+    assert query(server, f"SELECT count(*) FROM shop.{DEAD_LETTER_TABLE}") == [(0,)]
+
+
+@pytest.mark.emulator(
+    "CREATE TABLE shop.orders (id BIGINT NOT NULL, n INT) PRIMARY KEY(id)",
+    "CREATE TABLE shop.named (name VARCHAR(200) NOT NULL) PRIMARY KEY(name)",
+    create_table("shop"),
+)
+@pytest.mark.parametrize(
+    ("table", "row", "reason"),
+    [
+        ("orders", '{"id":1,"n":', "is not exactly one JSON object"),
+        ("named", f'{{"name":"{"x" * 129}"}}', "has a primary key of 129 bytes (column name)"),
+    ],
+)
+def test_what_the_sink_finds_bad_is_not_sent_again(
+    server: Emulator, table: str, row: str, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dead_letter(server, 9, orders=['{"__op":1,"id":5}'])
+    bad: dict[str, Any] = {table: [row]}
+    dead_letter(server, 10, **bad)
+    assert command(server, "replay") == 1
+    said = capsys.readouterr().err
+    assert f"A row {reason}" in said
+    assert "position 10" in said
+    assert "UPDATE" in said
+    assert query(server, f"SELECT position FROM shop.{DEAD_LETTER_TABLE}") == [(10,)]
 
 
 def test_one_position_alone_can_be_replayed(server: Emulator) -> None:

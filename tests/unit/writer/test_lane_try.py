@@ -15,16 +15,9 @@ from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.coordinator.coordinator import LaneShare, claim_of
 from starrocks_txn_sink.coordinator.model import PositionSpan, Receipt, RegionCount, RegionRows
 from starrocks_txn_sink.coordinator.quarantine import DeadLetter, Part
-from starrocks_txn_sink.errors import (
-    InputError,
-    LoadFailed,
-    StarRocksSinkError,
-    TaskRepeated,
-    TooManyTransactions,
-    notes_of,
-)
+from starrocks_txn_sink.errors import LoadFailed, StarRocksSinkError, TaskRepeated, TooManyTransactions, notes_of
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
+from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE, MOST_ROW_BYTES, read_rows
 from starrocks_txn_sink.protocol.label import Label, begin, run
 from starrocks_txn_sink.protocol.ledger import Position
 from starrocks_txn_sink.protocol.wire import Operation
@@ -346,9 +339,15 @@ def test_the_receipt_counts_dead_letters_by_their_own_tables() -> None:
     assert (receipt.source_transactions, receipt.dead_lettered_transactions, receipt.dead_lettered_rows) == (2, 1, 3)
 
 
-def test_a_row_that_does_not_fit_the_dead_letter_table_ends_the_lane() -> None:
-    with pytest.raises(InputError, match="too large for the dead-letter table"):
-        segments(dead_letters(), [("p", 5, "items", True, f',"{"x" * 1_100_000}"')])
+def test_a_row_that_is_larger_than_a_text_becomes_several_dead_letters_and_counts_as_one() -> None:
+    text = '"' + "xé" * 800_000 + '"'
+    row, _ = segments(dead_letters(), [("p", 5, "items", True, f",{text}")])
+    assert row.rows == 1
+    pieces = content(row)
+    assert all(len(piece["content"].encode()) <= MOST_ROW_BYTES for piece in pieces)
+    names = "id", "table_name", "content", "load_columns", "row_number"
+    (whole,) = read_rows([[piece[name] for name in names] for piece in pieces])
+    assert (whole.content, len(whole.ids), len(set(whole.ids))) == (text, 3, 3)
 
 
 def test_a_lane_of_dead_letters_loads_them_and_nothing_else(
