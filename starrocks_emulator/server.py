@@ -16,7 +16,13 @@ from starrocks_emulator.http.fe import FollowerFrontend, LeaderFrontend
 from starrocks_emulator.http.listener import Listener
 from starrocks_emulator.settings import SettingError, Settings
 from starrocks_emulator.sql.ddl import require_extensible_sqlglot
-from starrocks_emulator.sql.information_schema import be_config_rows, load_rows, stream_load_rows, transaction_rows
+from starrocks_emulator.sql.information_schema import (
+    be_config_rows,
+    load_rows,
+    stream_load_rows,
+    tracking_log_rows,
+    transaction_rows,
+)
 from starrocks_emulator.sql.mysql import QueryGate, QueryListener
 from starrocks_emulator.sql.scan import ScanListener
 from starrocks_emulator.sql.statements import LaggingStore
@@ -122,6 +128,8 @@ class Emulator(RunningServer):
             lambda: [backend.threads for backend in backends if backend.alive],
             memory.waiting_commits,
             self._clock.monotonic,
+            self._stopping.wait,
+            settings.log_seconds,
         )
         single = SingleTable(memory, publisher, backends)
         merging = Merging(single)
@@ -148,6 +156,9 @@ class Emulator(RunningServer):
         for place in range(settings.followers):
             self._followers.append(self._listen(0, follower, f"fe-follower-{place}"))
         store.add_virtual_table("information_schema", "loads", lambda: load_rows(memory))
+        store.add_virtual_table(
+            "information_schema", "load_tracking_logs", lambda: tracking_log_rows(memory, self._log_at)
+        )
         store.add_virtual_table("information_schema", "be_configs", lambda: be_config_rows(memory, settings.backends))
         store.add_virtual_table("proc", "stream_loads", lambda: stream_load_rows(memory))
         store.add_virtual_table("proc", "transactions", lambda: transaction_rows(memory))
@@ -295,6 +306,9 @@ class Emulator(RunningServer):
         for backend, listener in self._backends:
             backend.crash()
             listener.end_connections()
+
+    def _log_at(self, url: str) -> str:
+        return self.store.tracking_log(url.rpartition("=")[2])
 
     def _tracking_url(self, log_id: str) -> str:
         return f"http://{self.settings.host}:{self.be_port}/api/_load_error_log?file={log_id}"

@@ -81,6 +81,7 @@ class Settings:
     `second_clock`: in generation B a transaction that is open for `query_timeout` fails at its commit, which a
     frontend of 4.1.1 was not seen to do (wire contract 4.12).
     `planning_seconds`: a table's first load takes so long to plan; other first loads collide with it meanwhile (4.5).
+    `log_seconds`: a query of load_tracking_logs by label takes so long for each row without a log (5.10).
     `loads_stay_preparing`: information_schema.loads shows the loads of committed labels as PREPARING forever, as
     releases before 4.1.3 do (wire contract 4.15).
     """
@@ -102,6 +103,7 @@ class Settings:
     second_clock: bool = False
     cores: int = 2
     planning_seconds: float = 0.001
+    log_seconds: float = 2.0
 
 
 class Configuration:

@@ -75,7 +75,7 @@ def relation(store: Store, name: str, rights: Rights) -> pa.Table | None:
     own = _OWN_ROWS.get(name)
     if virtual is None and own is None and name not in _SHAPES:
         return None
-    rows: list[Mapping[str, Any]] = [*(own(store) if own else ()), *(virtual() if virtual else ())]
+    rows: list[Mapping[str, Any]] = [*(virtual() if virtual else own(store) if own else ())]
     rows = [{key.upper(): value for key, value in row.items()} for row in rows if _is_seen(row, rights)]
     shape = _SHAPES.get(name) or dict.fromkeys((key for row in rows for key in row), _TEXT)
     return pa.table(
@@ -247,7 +247,7 @@ def _row(memory: FrontendMemory, task: Task, load: TableLoad) -> dict[str, Any]:
         "LOAD_FINISH_TIME": _text(load.finished_at),
         "PROPERTIES": "{}",
         "ERROR_MSG": load.error or None,
-        "TRACKING_SQL": _tracking_sql(task, load),
+        "TRACKING_SQL": _tracking_sql(load),
         "REJECTED_RECORD_PATH": "",
     }
 
@@ -260,13 +260,38 @@ def _row_counts(load: TableLoad) -> tuple[int, int, int]:
     return counts.loaded, counts.filtered, counts.unselected
 
 
-def _tracking_sql(task: Task, load: TableLoad) -> str:
+def _tracking_sql(load: TableLoad) -> str:
+    """Finds no row: the number is that of a part of the load, which the frontend does not know (wire contract 5.10)."""
     if load.counts is None or not load.counts.filtered:
         return ""
-    return (
-        "select tracking_log from information_schema.load_tracking_logs "
-        f"where label='{task.label}' and table_name='{load.table}'"
-    )
+    return f"select tracking_log from information_schema.load_tracking_logs where job_id={load.job_id}"
+
+
+NO_LOG = (
+    "Failed to access  err: Internal error: URL using bad/illegal format or missing URL\n"
+    "be/src/exec/schema_scanner/schema_load_tracking_logs_scanner.cpp:141 client->execute(&tracking_msg)"
+)
+"""What a backend writes of a table without a log."""
+
+
+def tracking_log_rows(memory: FrontendMemory, log_of: Callable[[str], str]) -> list[dict[str, Any]]:
+    """The logs of load_tracking_logs, two rows for each table of a label whose commit was judged (wire contract 5.10).
+
+    Each row of a label repeats the texts of those before. `log_of` gives the log of an address, "" for none.
+    """
+    rows: list[dict[str, Any]] = []
+    with memory.lock:
+        ended = [(task, [load for load in task.tables.values() if load.finished_at]) for task in memory.tasks.values()]
+    for task, loads in ended:
+        text = ""
+        for load in loads:
+            for kind in ("PARALLEL_STREAM_LOAD", "STREAM_LOAD"):
+                text += log_of(load.counts.log if load.counts else "") or NO_LOG
+                rows.append(
+                    {"ID": load.job_id, "LABEL": task.label, "DATABASE_NAME": task.database, "TYPE": kind}
+                    | {"TABLE_NAME": load.table, "TRACKING_LOG": text}
+                )
+    return rows
 
 
 def stream_load_rows(memory: FrontendMemory) -> list[dict[str, Any]]:
@@ -303,7 +328,7 @@ def _stream_load(task: Task, load: TableLoad) -> dict[str, Any]:
         "EndTimeMs": ended,
         "ChannelState": json.dumps({"0": "PREPARED" if prepared else "BEFORE_LOAD"}),
         "Type": "PARALLEL_STREAM_LOAD",
-        "TrackingSQL": _tracking_sql(task, load),
+        "TrackingSQL": _tracking_sql(load),
     }
 
 

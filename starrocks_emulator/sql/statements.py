@@ -20,6 +20,7 @@ from sqlglot.errors import SqlglotError, TokenError
 from starrocks_emulator.settings import SettingError
 from starrocks_emulator.sql import changes, definitions
 from starrocks_emulator.sql.ddl import Dialect
+from starrocks_emulator.sql.information_schema import NO_LOG
 from starrocks_emulator.sql.nested import writers
 from starrocks_emulator.sql.partitions import about_partitions
 from starrocks_emulator.sql.session import (
@@ -246,6 +247,8 @@ def _select(store: Store, session: QuerySession, tree: exp.Query) -> Answer:
         if (node.db or session.database).lower() == INFORMATION_SCHEMA
     }
     with session.limited(), session.scans.of(relations, session.query_seconds), lock, store.engine.cursor() as cursor:
+        if "load_tracking_logs" in relations:
+            session.scans.look_for_logs(_missing_logs(store, tree), session.query_seconds)
         cursor.execute(duckdb_sql(store, session, cursor, tree))
         columns = [(str(column[0]), str(column[1])) for column in cursor.description or []]
         rows = cursor.fetchall()
@@ -269,6 +272,17 @@ def _select(store: Store, session: QuerySession, tree: exp.Query) -> Answer:
         if moments := [place for place, (_, kind) in enumerate(columns) if kind in ("DATE", "TIMESTAMP")]:
             rows = [_with_year_zero(row, moments) for row in rows]
         return Answer(columns, rows)
+
+
+def _missing_logs(store: Store, tree: exp.Query) -> int:
+    """How many rows of load_tracking_logs a query by label reads that have no log of their own."""
+    labels = {
+        node.expression.name
+        for node in tree.find_all(exp.EQ)
+        if node.this.name.lower() == "label" and isinstance(node.expression, exp.Literal)
+    }
+    rows = store.virtual_tables.get((INFORMATION_SCHEMA, "load_tracking_logs"), tuple)() if labels else ()
+    return sum(row["LABEL"] in labels and str(row["TRACKING_LOG"]).endswith(NO_LOG) for row in rows)
 
 
 def _needs_backend(tree: exp.Query) -> bool:

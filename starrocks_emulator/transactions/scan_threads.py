@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -173,10 +174,23 @@ class Scans:
     """What statements wait for: threads of the backends `threads` (those that are alive), and locks of `commits`."""
 
     def __init__(
-        self, threads: Callable[[], Sequence[ScanThreads]], commits: WaitingCommits, now: Callable[[], float]
+        self,
+        threads: Callable[[], Sequence[ScanThreads]],
+        commits: WaitingCommits,
+        now: Callable[[], float],
+        wait: Callable[[float], object] = time.sleep,
+        log_seconds: float = 0.0,
     ) -> None:
-        self._threads, self._commits, self._now = threads, commits, now
+        self._threads, self._commits, self._now, self._wait = threads, commits, now, wait
+        self._log_seconds = log_seconds
         self._turns = itertools.count()
+
+    def look_for_logs(self, missing: int, seconds: float) -> None:
+        """Wait as a backend that tries an empty address again for each missing log; raises ScanTimedOut."""
+        needed = missing * self._log_seconds
+        self._wait(min(needed, seconds))
+        if needed > seconds:
+            raise ScanTimedOut
 
     @contextmanager
     def of(self, relations: set[str], seconds: float) -> Iterator[None]:
