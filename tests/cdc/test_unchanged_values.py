@@ -60,5 +60,5 @@ def test_an_unchanged_large_value_is_never_overwritten(tmp_path: Path, starrocks
         wait_until(lambda: ask("SELECT title FROM shop.documents") == [("final",)], reason=query.messages)
         assert ask(f"SELECT {values}") == values_before
         ((_, content, numbers),) = values_before
-        document = json.loads(json.loads(content))  # without the converter's schema it comes as a text
+        document = json.loads(content)  # it comes as a text, and becomes the document
         assert (len(document["text"]), len(json.loads(numbers))) == (12_800, 2000)
