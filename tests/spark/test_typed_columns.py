@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -116,16 +117,14 @@ def test_tables_follow_the_frame_between_two_micro_batches(spark: SparkSession, 
     events: list[Any] = []
     options = {"schema_changes": "apply", "ledger_replication": None}
     applying = sink(server, columns, **options)
-    assert [sql.split("COLUMN ")[1] for sql in applying.schema_changes(frame)] == [
-        "`n` BIGINT NULL",
-        "`note` VARCHAR(65533) NULL",
-    ]
+    (statement,) = applying.schema_changes(frame)
+    assert re.findall(r"COLUMN (`.*?NULL)", statement) == ["`note` VARCHAR(65533) NULL", "`n` BIGINT NULL"]
     assert len(query(server, "SELECT * FROM shop.t")[0]) == 2  # planned only
     listening = StarRocksSink(applying.options, routes=applying.routes, listener=events.append)
     listening.write(frame)
     listening.write(one_row(spark, n=F.lit(1), note=F.lit("x")).withColumn("position", F.lit(6)))
     assert query(server, "SELECT id, n, note FROM shop.t ORDER BY id") == [(1, 1, "x"), (7, 70, None)]
-    assert [event.fields["table"] for event in events if event.name == "schema.changed"] == ["t", "t"]
+    assert [event.fields["table"] for event in events if event.name == "schema.changed"] == ["t"]
 
 
 @pytest.mark.deep
