@@ -36,8 +36,8 @@ _ALL: Final = (
         logging.WARNING,
         """
         rows.dead_lettered transaction.abandoned transaction.without_begin transaction.timed_out transaction.waiting
-        transaction.quarantined source.repeated transaction.late truncate.ignored change.skipped changes.skipped
-        option.without_effect
+        transaction.quarantined transaction.trusted source.repeated transaction.late truncate.ignored change.skipped
+        changes.skipped option.without_effect
         """,
         unlimited=True,
     ),

@@ -255,6 +255,14 @@ ALERTS = (
         "Their BEGIN was never seen, or they stayed open too long.",
     ),
     Alert(
+        "StarRocksSinkTransactionsTrusted",
+        f"{_since('trusted_transactions_total', '15m')} > 0",
+        "0m",
+        False,
+        "{{ $value }} transactions that a restart of the connector cut were written, and no count proves them.",
+        "A connector that loses rows at a restart would leave them incomplete.",
+    ),
+    Alert(
         "StarRocksSinkRepeatsUnproved",
         f"{_since('repeated_events_total', '15m', content='unknown')} > 0",
         "0m",

@@ -99,6 +99,11 @@ METRICS = (
         _each(*SOURCE_OUTCOMES),
     ),
     _counter(
+        "trusted_transactions_total",
+        "Transactions of Debezium that a restart of the connector cut, released after open_timeout though no count "
+        "proves that no row is missing.",
+    ),
+    _counter(
         "repeated_events_total",
         "Events that the assembler dropped because their position was read before: `same`, proved to be repeats, or "
         "`unknown`, not proved (yet).",

@@ -391,6 +391,7 @@ class Model:
         flows = self.assembly.add_counts(fields["name"], fields["counts"], now, fields.get("oldest", ()))
         for outcome, count in flows.items():
             self.metrics.add("source_transactions_total", count, outcome)
+        self.metrics.add("trusted_transactions_total", fields["counts"].get("trusted", 0))
         unknown = fields["counts"].get("unknown_repeats", 0)
         self.metrics.add("repeated_events_total", unknown, "unknown")
         self.metrics.add("repeated_events_total", fields["counts"].get("repeats", 0) - unknown, "same")

@@ -51,10 +51,14 @@ def same_rows(events: pa.Table, ours: Indexes, theirs: Indexes, with_rows: WithR
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The places of a transaction's rows, in order, and of the END that proves them."""
+    """The places of a transaction's rows, in order, and of the END that proves them.
+
+    `trusted`: only if no row between two deliveries is missing, which time alone says.
+    """
 
     rows: Indexes
     end: int
+    trusted: bool = False
 
 
 def join_deliveries(
@@ -99,11 +103,17 @@ class _CutTransactions:
         """Join the deliveries of the transaction whose events are at `places`; None if they do not prove it.
 
         `complete` states that all of its rows have arrived (open_timeout is above the lag between the topics). Then a
-        delivery whose first row is unknown begins where the known rows end.
+        delivery whose first row is unknown begins where the known rows end, if nothing proves another place.
         """
         deliveries = self._deliveries(places)
         if deliveries is None:
             return None
+        joined = self._join(deliveries, complete=False)
+        if joined is None and complete:
+            joined = self._join(deliveries, complete=True)
+        return joined
+
+    def _join(self, deliveries: list[_Delivery], *, complete: bool) -> Joined | None:
         rows_before = np.empty(0, dtype=np.int64)
         for number, delivery in enumerate(deliveries):
             start = 0 if number == 0 else self._start(rows_before, delivery, complete=complete)
@@ -111,7 +121,7 @@ class _CutTransactions:
                 continue
             rows = np.concatenate([rows_before[:start], delivery.rows])
             if self._proves(delivery) and (np.diff(self.position[rows]) >= 0).all():
-                return Joined(rows, delivery.end)
+                return Joined(rows, delivery.end, trusted=complete)
             rows_before = rows if len(rows) > len(rows_before) else rows_before
         return None
 

@@ -99,6 +99,7 @@ class VerifiedCounters(model.Counts):
     unknown_repeats: int = 0  # of the repeats, those of which nothing shows that the source is the same
     quarantined: int = 0  # transactions that were incomplete at open_timeout
     quarantined_rows: int = 0
+    trusted: int = 0  # of the released ones, those that no count proves: a restart cut them, and open_timeout is over
     late: int = 0  # events of a transaction after its quarantine
     late_rows: int = 0
     open: int = 0  # transactions that wait

@@ -127,10 +127,11 @@ class VerifiedAssembler:
         judgement = _JudgedEvents(table, replace(counts, position=classes.position), classes)
         unknown = self._unknown_repeats(judgement, state, intake)
         state = replace(state, run=intake.run, shift=classes.shift)
+        trusted = self._tell_trusted(judgement)
         state, letters, notices = self._give_up(judgement, state, intake)
         state, waiting = self._report_waiting(judgement, state, now)
         counters = replace(intake.counters, unknown_repeats=unknown.num_rows)
-        notices = (*notices, *waiting, *self._repeat_notices(unknown))
+        notices = (*notices, *waiting, *trusted, *self._repeat_notices(unknown))
         return _judgement(judgement, state, replace(intake, counters=counters), letters, notices)
 
     def _unknown_repeats(self, judgement: _JudgedEvents, state: VerifiedState, intake: VerifiedIntake) -> pa.Table:
@@ -163,6 +164,19 @@ class VerifiedAssembler:
                 **self._place(table, counts, first),
                 open_seconds=round(now - float(arrival), 3),
             )
+
+    def _tell_trusted(self, judgement: _JudgedEvents) -> tuple[Event, ...]:
+        """A notice for each transaction that is released though no count proves it; an error under `fail`."""
+        trusted = judgement.trusted.tolist()
+        places = [self._place(judgement.table, judgement.tally, transaction) for transaction in trusted]
+        if places and self.policy.on_open_timeout == "fail":
+            raise SourceTransactionError(
+                "A restart of the connector cut a transaction, and no count proves that no row of it is missing.",
+                hint="Compare the transaction with its source. The Debezium guide names the releases of the connector "
+                'that lose rows at a restart. on_open_timeout="quarantine" writes such transactions, and tells each.',
+                **{**places[0], "reason": "cut by a restart"},
+            )
+        return tuple(Event("transaction.trusted", {**place, "reason": "cut by a restart"}) for place in places)
 
     def _report_waiting(
         self, judgement: _JudgedEvents, state: VerifiedState, now: float
@@ -263,6 +277,11 @@ class _JudgedEvents:
         return ~v.has_status(self.table, v.BEGIN)
 
     @property
+    def trusted(self) -> Indexes:
+        """The released transactions that no count proves."""
+        return self.classes.released[self.tally.trusted[self.classes.released]]
+
+    @property
     def full(self) -> Indexes:
         """The released transactions that have rows."""
         return self.classes.released[self.tally.expected[self.classes.released] > 0]
@@ -357,6 +376,7 @@ def _outcome_counters(judgement: _JudgedEvents, rows_out: int, full: Indexes, fi
         skipped_rows=rows_in - rows_out,
         repeats=int(again.sum()),
         repeated_rows=int((again & rows).sum()),
+        trusted=len(judgement.trusted),
         quarantined=len(classes.given_up),
         quarantined_rows=int(judgement.rows_in(classes.given_up).sum()),
         open=int((waiting >= 0).sum()),

@@ -49,6 +49,7 @@ class Tally:
     whole: Mask
     overdue: Mask  # not whole, and the first event arrived too long ago
     position: Indexes  # the highest of the rows and the END
+    trusted: Mask  # whole, as far as time tells: no count proves that nothing lies between two deliveries
 
 
 def tally(events: pa.Table, arrived_before: float, with_rows: WithRows) -> Tally:
@@ -101,9 +102,11 @@ def tally(events: pa.Table, arrived_before: float, with_rows: WithRows) -> Tally
     is_cut[list(joined)] = True
     repeated &= ~np.append(is_cut, False)[code]
     surplus = (is_row | is_end) & ~repeated & ~needed
+    trusted = np.zeros(len(ids), dtype=bool)
+    trusted[[transaction for transaction, delivery in joined.items() if delivery.trusted]] = True
     return Tally(
         ids, code, end, commit, rows, first, count, repeated, surplus, conflict, unproven, expected, collections_agree,
-        whole, overdue & ~whole, position,
+        whole, overdue & ~whole, position, trusted & whole,
     )  # fmt: skip
 
 

@@ -540,8 +540,16 @@ def test_rows_of_an_earlier_delivery_that_may_be_missing_are_waited_for() -> Non
     stage.feed(now=90)
     (notice,) = stage.notices
     assert (notice.name, notice.fields["reason"]) == ("transaction.waiting", "cut by a restart")
+    strict = Stage(open_timeout=100, on_open_timeout="fail")
+    strict.feed(*(event for _, event in connector.sent), now=0)
+    with pytest.raises(SourceTransactionError, match="no count proves that no row of it is missing"):
+        strict.feed(now=100)
+    assert strict.out == []
     stage.feed(now=100)
     assert contents(stage.out) == expected([CUT])
+    told = stage.notices[1:]
+    assert [(notice.name, notice.fields["reason"]) for notice in told] == [("transaction.trusted", "cut by a restart")]
+    assert (stage.counted.trusted, stage.counted.released) == (1, 1)
     assert stage.adds_up()
 
 
