@@ -87,7 +87,10 @@ class SnapshotProgress:
     def commit(self) -> None:
         """The rows of the label are visible; says what that means."""
         before, after = self.marks, self._after()
+        again = [name.partition(":")[0] for name in self._taken if name.endswith(":") and before.get(name) == OVER]
         self.marks, self.waiting, self._taken = after, {}, {}
+        for source in again:
+            self.listener(Event("snapshot.repeated", {"job": self.job, "source": source}))
         if after != before:
             tables = [name.partition(":")[2] for name, mark in after.items() if mark == OVER != before.get(name)]
             self.say([table for table in tables if table])

@@ -5,8 +5,9 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from starrocks_txn_sink.protocol.snapshots import ONE, OVER, READING, SPREAD, whole
+from starrocks_txn_sink.protocol.snapshots import MORE, ONE, OVER, READING, SPREAD, whole
 from starrocks_txn_sink.sink.source_progress import SnapshotProgress, SourceProgress
+from starrocks_txn_sink.telemetry import Event
 from starrocks_txn_sink.writer.messages import CarryOver
 
 TABLE = "shop:public.items"
@@ -42,6 +43,22 @@ def test_marks_that_wait_outlive_a_quarantine() -> None:
     assert committed(progress) == {TABLE: READING}
     progress.take([CarryOver(marks={TABLE: OVER})])
     assert committed(progress) == {TABLE: OVER}
+
+
+def test_a_second_first_snapshot_is_told() -> None:
+    """Once; rows of an incremental one have no mark of the whole."""
+    told: list[Event] = []
+    progress = SourceProgress(SnapshotProgress("job", listener=told.append))
+    progress.take([CarryOver(marks={TABLE: OVER, whole("shop"): OVER})])
+    committed(progress)
+    progress.take([CarryOver(marks={TABLE: MORE})])
+    committed(progress)
+    assert [event.name for event in told] == ["snapshot.progressed", "snapshot.ended"]
+    told.clear()
+    progress.take([CarryOver(marks={TABLE: READING, whole("shop"): READING, whole("other"): READING})])
+    committed(progress)
+    assert (told[0].name, told[0].fields) == ("snapshot.repeated", {"job": "job", "source": "shop"})
+    assert "snapshot.repeated" not in [event.name for event in told[1:]]
 
 
 @pytest.mark.parametrize(
