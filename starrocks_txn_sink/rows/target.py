@@ -23,7 +23,7 @@ _TEXTS = ("CHAR", "VARCHAR", "STRING", "VARBINARY")
 STRING_BYTES = 65_533
 """Of a text in a STRING, which is the server's name of VARCHAR(65533)."""
 MOST_BYTES = 1 << 20
-"""Of a text or of bytes in the widest column, VARCHAR(1048576) or VARBINARY, and of a JSON document (contract 5.7)."""
+"""Of a text or of bytes in the widest column, VARCHAR(1048576) or VARBINARY; of a JSON document (wire contract 5.7)."""
 BITS = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64, "LARGEINT": 128}
 _PLACEHOLDERS = {
     **dict.fromkeys(_TEXTS, '""'),
