@@ -66,7 +66,7 @@ def test_a_value_that_does_not_fit_fails_the_load_unless_strict_mode_is_off(
     common: dict[str, Any] = {**place_of(server)}
     with pytest.raises(UnfitValue, match="column a of table t: it is a text that is no number"):
         StarRocksSink(SinkOptions(**common, job="strict")).write(frame)
-    with pytest.raises(RowsRejected, match=r"The server rejected 1 row of t.*column a"):
+    with pytest.raises(RowsRejected, match=r"The server rejected 1 row of t.*does not say why"):
         StarRocksSink(SinkOptions(**common, job="trusting", check_values=False)).write(frame)
     assert (9, None, None) not in rows(server)
     StarRocksSink(SinkOptions(**common, job="lenient", properties={"strict_mode": "false"})).write(frame)
