@@ -65,13 +65,12 @@ class Disproof:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is known of the units that came again: `proved` is their mask, `known` says which are remembered.
+    """The mask of the units that are `proved` to be repeats.
 
     `run` goes on with the next units; `refused` is a run that ended without a proof.
     """
 
     proved: npt.NDArray[np.bool_]
-    known: npt.NDArray[np.bool_]
     run: Run | None
     refused: Run | None
 
@@ -106,13 +105,13 @@ def judge(
         first = int((wrong | foreign).argmax())
         return Disproof(first, bool(wrong[first]))
     certain = remembered if known is None else remembered | known
-    # A new run begins behind each remembered place that was passed by, and where the units go back.
+    # A new run begins behind each remembered place that was passed by.
     reached = np.searchsorted(entries["place"], places, side="right")
     before = np.concatenate(
         [[int(np.searchsorted(entries["place"], run.last, side="right"))] if run else [-1], reached]
     )
     begins = np.flatnonzero(before[:-1] < following)
-    return _judge_runs(run, places, certain, begins.tolist(), remembered, newer=newer)
+    return _judge_runs(run, places, certain, begins.tolist(), newer=newer)
 
 
 def _judge_runs(
@@ -120,7 +119,6 @@ def _judge_runs(
     places: Places,
     certain: npt.NDArray[np.bool_],
     begins: list[int],
-    remembered: npt.NDArray[np.bool_],
     *,
     newer: bool,
 ) -> Verdict:
@@ -139,7 +137,7 @@ def _judge_runs(
         proved[start:stop] = run.proved
     if newer:
         refused, run = refused or _unproved(run), None
-    return Verdict(proved, remembered, run, refused)
+    return Verdict(proved, run, refused)
 
 
 def _unproved(run: Run | None) -> Run | None:

@@ -215,8 +215,8 @@ def validate_events(state: VerifiedState, events: pa.Table, source: str) -> Veri
     positions = pc.add(events[model.POSITION], state.shift)
     below = pc.less_equal(positions, pa.scalar(state.last_position, pa.int64()))
     is_end = pc.equal(events[STATUS], END)
-    seen = state.gtids.judge(_ids(events.filter(is_end)))[0]
     ends = events.filter(is_end)
+    seen = state.gtids.judge(_ids(ends))[0]
     placed = ends.filter(pc.fill_null(below.filter(is_end), False))
     newer = bool(pc.any(pc.invert(below.filter(is_end))).as_py())
     unproved, run = judge_repeats(source, state, _places(placed, state.shift), newer=newer)
