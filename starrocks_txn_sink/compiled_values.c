@@ -10,6 +10,7 @@
 #define MOST_PLAIN 17     /* significant digits of a number that is judged here: 10^17 is below 2^57 */
 #define MOST_KEYS 32      /* of a MAP whose keys are compared here, each with all others */
 #define MOST_FIELDS 64    /* of a STRUCT that is judged here: as many bits */
+#define COUNTED 12        /* digits of a filler that count, of which a UUID has as many behind its last dash */
 #define MOST_POWER 22     /* 10^22 is the greatest power of 10 that a double has, and below 2^74 */
 
 /* What a column holds. `number` is the bits of an INTEGER, the decimals of a DECIMAL, or the most bytes of a TEXT, CHAR or
@@ -20,16 +21,17 @@ enum { ANY = 0, BOOLEAN = 1, INTEGER = 2, FLOATING = 3, DECIMAL_NUMBER = 4, DAY 
 
 /* `name` is the text in front of a value as most rows write it: a quote, the name, a quote and a colon. A DAY or MOMENT with a
    zone is written in UTC if `whole` is 0, and asked about otherwise. `filler` is the member that a row without the column
-   gets; without one, and with a long one, Python says what is missing. */
+   gets; without one, and with a long one, Python says what is missing. With a `base` each row gets one of its own: the last
+   digits of the filler count up. `needed`: 1 in each row but a delete, 2 in a delete; 3 in both. */
 typedef struct ColumnRule {
     const char *name;
     int64_t name_size;
     int64_t kind, number, whole;
     int64_t nullable; /* NULL is kept */
-    int64_t needed;   /* a row may not leave the column out */
+    int64_t needed;
     const struct ColumnRule *inner;
-    const char *filler;
-    int64_t filler_size;
+    char *filler;
+    int64_t filler_size, base;
 } ColumnRule;
 
 /* Where values go; `to` is NULL where they are judged alone. `changed`: one of them has another spelling. */
@@ -613,12 +615,25 @@ static inline Place fit_value(Place p, const Bounds *b, const ColumnRule *rule, 
 #define OWN_OP "{\"__op\":1" /* begins a delete (rows/columns.py) */
 #define UNCHANGED "\"__starrocks_txn_sink_unchanged\"" /* names columns that a row leaves out for good (rows/columns.py) */
 
+/* Make the filler that of the next row. A text ends with a quote. */
+static void count_up(const ColumnRule *rule) {
+    char *digit = rule->filler + rule->filler_size - 1, last = rule->base == 16 ? 'f' : '9';
+    if (*digit == '"') digit--;
+    for (int n = 0; n < COUNTED; n++, digit--) {
+        int full = *digit == last;
+        *digit = full ? '0' : *digit == '9' ? 'a' : (char)(*digit + 1);
+        if (!full) return;
+    }
+}
+
+static inline int lacks(const ColumnRule *rule, uint8_t seen) { return !seen && rule->needed & 1; }
+
 /* Put what a row has not `seen` behind its brace, where `front` is in the output; 0 where Python says what is missing. */
 static int put_fillers(uint8_t *front, const Plan *table, const uint8_t *seen, int empty, Output *output) {
     const ColumnRule *rules = table->members;
     int64_t size = 0;
     for (int64_t n = 0; n < table->count; n++) {
-        if (seen[n] || !rules[n].needed) continue;
+        if (!lacks(&rules[n], seen[n])) continue;
         if (!rules[n].filler || rules[n].filler_size > MOST_FILLER) return 0;
         size += rules[n].filler_size + 1;
     }
@@ -627,12 +642,21 @@ static int put_fillers(uint8_t *front, const Plan *table, const uint8_t *seen, i
     memmove(front + size - empty, front, (size_t)(output->to - front));
     output->to += size - empty;
     for (int64_t n = 0; n < table->count; n++) {
-        if (seen[n] || !rules[n].needed) continue;
+        if (!lacks(&rules[n], seen[n])) continue;
         size -= rules[n].filler_size + 1;
         memcpy(front, rules[n].filler, (size_t)rules[n].filler_size);
         front += rules[n].filler_size;
+        if (rules[n].base) count_up(&rules[n]);
         if (size || !empty) *front++ = ',';
     }
+    return 1;
+}
+
+/* Whether a delete has its key. */
+static int has_key(const Plan *table, const uint8_t *seen) {
+    const ColumnRule *rules = table->members;
+    for (int64_t n = 0; n < table->count; n++)
+        if (!seen[n] && rules[n].needed & 2) return 0;
     return 1;
 }
 
@@ -662,7 +686,7 @@ static int fit_row(Place p, const Bounds *b, const Plan *table, Output *output) 
             if (rule != &other_member) {
                 if (seen[next]) return 0;
                 seen[next] = 1;
-                needed += rule->needed;
+                needed += rule->needed & 1;
                 next++;
             } else {
                 next = expected;
@@ -678,7 +702,9 @@ static int fit_row(Place p, const Bounds *b, const Plan *table, Output *output) 
         }
     }
     p = keep(start, skip_spaces(p + 1, b), b, output);
-    if (p != b->end || deletes || needed == table->only_named) return p == b->end;
+    if (p != b->end) return 0;
+    if (deletes) return has_key(table, seen);
+    if (needed == table->only_named) return 1;
     return !unchanged && put_fillers(front, table, seen, empty, output);
 }
 

@@ -30,6 +30,7 @@ from starrocks_txn_sink.options.connectors import (
 )
 from starrocks_txn_sink.options.declarations import declarations
 from starrocks_txn_sink.rows.target import parse_type
+from starrocks_txn_sink.rows.values.defaults import LEFT_OUT
 from starrocks_txn_sink.rows.values.rules import TABLE, Rule as ValueRule
 from starrocks_txn_sink.sink.typed.fit import Fit, fit
 from starrocks_txn_sink.sources.formats.connect_types import column_of
@@ -296,6 +297,11 @@ def values() -> str:
     return table("column | JSON | sent as it is | converted | refused", iter(rows))
 
 
+def left_out() -> str:
+    """What becomes of a row that leaves a column out."""
+    return table("a row leaves out | the sink writes | without it the server would keep", iter(LEFT_OUT))
+
+
 # --- docs/reference/sync.md ---
 
 
@@ -352,7 +358,7 @@ PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
     **errors.PAGES,
     "docs/guides/types.md": {"types": types},
     "docs/reference/debezium-types.md": {"source-types": source_types},
-    "docs/reference/values.md": {"values": values},
+    "docs/reference/values.md": {"values": values, "missing": left_out},
     "docs/reference/sync.md": {"sync-settings": sync_settings},
 }
 """The generated parts of each page."""

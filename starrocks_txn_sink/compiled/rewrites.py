@@ -53,8 +53,9 @@ class _ColumnRule(ctypes.Structure):
         ("name_size", ctypes.c_int64),
         *((name, ctypes.c_int64) for name in ("kind", "number", "whole", "nullable", "needed")),
         ("inner", ctypes.c_void_p),
-        ("filler", ctypes.c_char_p),
+        ("filler", ctypes.c_void_p),
         ("filler_size", ctypes.c_int64),
+        ("base", ctypes.c_int64),
     )
 
 
@@ -112,8 +113,8 @@ def _plans(
     return plan_array
 
 
-Column = tuple[str, ValueRule, bool, str]
-"""A column: its name, its rule, whether a row needs it, and the member that a row without it gets ("": none)."""
+Column = tuple[str, ValueRule, int, str, int]
+"""A column: its name and rule, `needed`, the member that a row without it gets ("": none), and its `base`."""
 
 
 class ColumnRules:
@@ -121,7 +122,7 @@ class ColumnRules:
 
     def __init__(self, tables: Sequence[Sequence[Column]]) -> None:
         self._kept: list[object] = []  # lives as long as what points to it
-        plans = [(self._array(columns), len(columns), sum(column[2] for column in columns)) for columns in tables]
+        plans = [(self._array(columns), len(columns), sum(column[2] & 1 for column in columns)) for columns in tables]
         self.plans: Any = (Plan * len(plans))(
             *(Plan(ctypes.addressof(array), count, needed) for array, count, needed in plans)
         )
@@ -151,12 +152,15 @@ class ColumnRules:
         self._kept.append(array)
         return array
 
-    def _rule(self, name: str, rule: ValueRule, needed: bool, filler: str) -> _ColumnRule:
+    def _rule(self, name: str, rule: ValueRule, needed: int, filler: str, base: int) -> _ColumnRule:
         *numbers, parts = rule
         text, filling = f'"{name}":'.encode(), filler.encode()
-        inner = self._array((*part, False, "") for part in parts) if parts else None
+        inner = self._array((*part, 0, "", 0) for part in parts) if parts else None
         address = None if inner is None else ctypes.addressof(inner)
-        return _ColumnRule(text, len(text), *numbers, needed, address, filling or None, len(filling))
+        place = ctypes.create_string_buffer(filling, len(filling)) if filling else None  # the loop writes into it
+        self._kept.append(place)
+        place_address = None if place is None else ctypes.addressof(place)
+        return _ColumnRule(text, len(text), *numbers, needed, address, place_address, len(filling), base)
 
 
 class _AvroType(ctypes.Structure):

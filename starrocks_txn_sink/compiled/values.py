@@ -74,6 +74,11 @@ class ValueJudge:
         return pa.array(texts, rows.type), faults
 
     @cached_property
+    def timed(self) -> bool:
+        """Whether a column's DEFAULT is the time, so that the judge gets old."""
+        return any(table.timed for table in self.tables)
+
+    @cached_property
     def _compiled(self) -> ColumnRules:
         return ColumnRules([_columns_of(table) for table in self.tables])
 
@@ -85,13 +90,13 @@ def _text(row: pa.Scalar) -> str:
 
 
 def _columns_of(table: RowRules) -> list[Column]:
-    needed = {*table.needed}
+    needed, key = {*table.needed}, {*table.key}
     rules = []
     for name, column in table.columns.items():
         rule = _rule_of(column.type, column.nullable, utc=table.zone is None)
         if table.encodes_bytes and column.type.name == "VARBINARY":
             rule = _ASK, 0, 0, column.nullable, ()
-        rules.append((name, rule, name in needed, table.filler(name)))
+        rules.append((name, rule, (name in needed) + 2 * (name in key), *table.filler(name)))
     return rules
 
 

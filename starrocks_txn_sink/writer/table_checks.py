@@ -268,7 +268,8 @@ class TableChecks:
         self._values: ValueChecks | None = None
         if known_columns is not None and options.check_values:
             encodes_bytes = source.encodes_bytes or modes is not None
-            self._values = ValueChecks(self._judged_columns, zone_of(options.timestamp_zone), encodes_bytes)
+            zone, wall = zone_of(options.timestamp_zone), deadline.clock.wall
+            self._values = ValueChecks(self._judged_columns, zone, encodes_bytes, wall)
         self.narrow: NarrowColumns | None = None
         if known_columns is not None and source.new_types is not no_new_types:
             types_of_table = source.options_of or options.options_of

@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import numpy as np
 import pyarrow as pa
 
+from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.compiled.values import ValueJudge
 from starrocks_txn_sink.errors import OptionError, UnfitValue
 from starrocks_txn_sink.options.sink_options import is_own_table
@@ -37,12 +38,14 @@ _UTC: Final = ("UTC", "Z", "GMT", "Etc/UTC")
 class ValueChecks:
     """Judges the values of a lane's rows, and writes times in `zone` (None: UTC).
 
-    With `encodes_bytes` texts for bytes are encodings of them.
+    With `encodes_bytes` texts for bytes are encodings of them. `wall` tells the time of CURRENT_TIMESTAMP, in
+    seconds since the Unix epoch.
     """
 
     columns_of: ColumnsOf
     zone: tzinfo | None = None
     encodes_bytes: bool = False
+    wall: Callable[[], float] = SystemClock().wall
     _columns: dict[str, Sequence[TargetColumn]] = field(default_factory=dict)
     _judges: dict[tuple[str, ...], ValueJudge] = field(default_factory=dict)  # by the tables of a batch
     _good: tuple[pa.RecordBatch, pa.Array | None] | None = None  # a batch without bad rows, and its payload as sent
@@ -94,11 +97,17 @@ class ValueChecks:
         if any(self._columns.get(name) is not found for name, found in tables.items()):
             self._judges.clear()
             self._columns |= tables
-        key = (*names,)
-        if key not in self._judges:
-            rules = [RowRules.of(tables[name], self.zone, encodes_bytes=self.encodes_bytes) for name in names]
-            self._judges[key] = ValueJudge(rules)
-        return self._judges[key]
+        key, now = (*names,), self.wall()
+        judge = self._judges.get(key)
+        if judge is None or (judge.timed and abs(now - judge.tables[0].moment) >= _MOMENT_SECONDS):
+            rules = [
+                RowRules.of(tables[name], self.zone, encodes_bytes=self.encodes_bytes, moment=now) for name in names
+            ]
+            judge = self._judges[key] = ValueJudge(rules)
+        return judge
+
+
+_MOMENT_SECONDS: Final = 1.0  # what CURRENT_TIMESTAMP tells apart; making rules for each batch would cost more
 
 
 def zone_of(name: str | None) -> tzinfo | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import tzinfo
@@ -14,9 +13,8 @@ from starrocks_txn_sink.coordinator.model import SEPARATOR
 from starrocks_txn_sink.rows import columns
 from starrocks_txn_sink.rows.json_members import spans_of
 from starrocks_txn_sink.rows.target import TargetColumn
-from starrocks_txn_sink.rows.values.rules import TABLE, Unfit, Value, fitted
-
-_COMPUTED: Final = re.compile(r"(?i)\s*(current_timestamp\b.*|now\s*\(.*|uuid(_numeric)?\s*\(\s*\)\s*)")
+from starrocks_txn_sink.rows.values.defaults import Filling, filling_of
+from starrocks_txn_sink.rows.values.rules import Unfit, Value, fitted
 
 
 class UnfitColumn(Exception):
@@ -37,12 +35,21 @@ class RowRules:
 
     columns: Mapping[str, TargetColumn]
     zone: tzinfo | None = None
-    defaults: Mapping[str, str | None] = field(default_factory=dict)
-    """The JSON of a column's DEFAULT, None for one that only the server can compute."""
+    fillings: Mapping[str, Filling | None] = field(default_factory=dict)
+    """What rows without a column get, by the columns that have a DEFAULT; None for one that the sink cannot write."""
     encodes_bytes: bool = False
+    moment: float = 0.0
+    """The time that CURRENT_TIMESTAMP is, in seconds since the Unix epoch."""
 
     @classmethod
-    def of(cls, table: Iterable[TargetColumn], zone: tzinfo | None = None, *, encodes_bytes: bool = False) -> RowRules:
+    def of(
+        cls,
+        table: Iterable[TargetColumn],
+        zone: tzinfo | None = None,
+        *,
+        encodes_bytes: bool = False,
+        moment: float = 0.0,
+    ) -> RowRules:
         """The rules of a table's columns, without those that are generated.
 
         A BIGINT that is NOT NULL may be AUTO_INCREMENT (`target.may_count`): the server fills it, or says so.
@@ -52,18 +59,31 @@ class RowRules:
             for column in table
             if not column.generated
         }
-        defaults = {name: default_of(column) for name, column in known.items() if column.default is not None}
-        return cls(known, zone, defaults, encodes_bytes)
+        fillings = {name: filling_of(column) for name, column in known.items() if column.default is not None}
+        return cls(known, zone, fillings, encodes_bytes, moment)
+
+    @property
+    def timed(self) -> bool:
+        """Whether a column's DEFAULT is the time."""
+        return any(filling is not None and filling.decimals is not None for filling in self.fillings.values())
 
     @cached_property
     def needed(self) -> tuple[str, ...]:
         """The columns that a row must not leave out: they would be NULL, in place of a DEFAULT or of an error."""
-        return tuple(name for name, column in self.columns.items() if name in self.defaults or column.required)
+        return tuple(name for name, column in self.columns.items() if name in self.fillings or column.required)
 
-    def filler(self, name: str) -> str:
-        """The member that a row without this column gets, its DEFAULT; "" where there is none to write."""
-        default = self.defaults.get(name)
-        return "" if default is None else f"{json.dumps(name, ensure_ascii=False)}:{default}"
+    @cached_property
+    def key(self) -> tuple[str, ...]:
+        """The columns that a delete must not leave out."""
+        return tuple(name for name, column in self.columns.items() if column.key)
+
+    def filler(self, name: str) -> tuple[str, int]:
+        """The member that a row without this column gets, its DEFAULT ("" where there is none to write), and the base
+        of the digits by which those of two rows differ (`Filling`)."""
+        filling = self.fillings.get(name)
+        if filling is None:
+            return "", 0
+        return f"{json.dumps(name, ensure_ascii=False)}:{filling.json(self.moment, self.zone)}", filling.base
 
     def fit(self, row: str) -> str:
         """The row as it is sent; the very text if all values are kept as they are. Raises UnfitColumn.
@@ -90,7 +110,7 @@ class RowRules:
                 copied = end
         pieces.append(text[copied:])
         whole = "".join(pieces) if copied else row
-        return whole if deletes else self._complete(whole, seen)
+        return self._complete(whole, seen, deletes)
 
     def _value(self, name: str, value: Any, raw: str, deletes: bool) -> str:
         column = self.columns.get(name)
@@ -109,18 +129,27 @@ class RowRules:
                 return "null" if column.nullable else column.type.placeholder or raw
             raise UnfitColumn(name, str(fault)) from None
 
-    def _complete(self, row: str, seen: Mapping[str, Any]) -> str:
-        """The row with the DEFAULTs of the columns that it leaves out."""
+    def _complete(self, row: str, seen: Mapping[str, Any], deletes: bool) -> str:
+        """The row with the DEFAULTs of the columns that it leaves out; of a delete, of those in the key."""
         unchanged = seen.get(columns.UNCHANGED) or ()
-        missing = [name for name in self.needed if name not in seen and name not in unchanged]
+        names = self.key if deletes else self.needed
+        missing = [name for name in names if name not in seen and name not in unchanged]
         if not missing:
             return row
-        members = [self.filler(name) for name in missing]
+        members = ["" if deletes and self._varies(name) else self.filler(name)[0] for name in missing]
         if not all(members):
             name = missing[members.index("")]
-            raise UnfitColumn(name, _MISSING if name in self.defaults else _REQUIRED)
-        front, rest = row[: row.index("{") + 1], row[row.index("{") + 1 :]
-        return f"{front}{','.join(members)}{',' if seen else ''}{rest}"
+            raise UnfitColumn(name, _NO_KEY if deletes else _MISSING if name in self.fillings else _REQUIRED)
+        place = row.index("{") + 1
+        if deletes:  # such a row begins with DELETING
+            place += len(columns.DELETING) - 1
+            return f"{row[:place]}{''.join(f',{member}' for member in members)}{row[place:]}"
+        return f"{row[:place]}{','.join(members)}{',' if seen else ''}{row[place:]}"
+
+    def _varies(self, name: str) -> bool:
+        """Whether two rows without the column get different values."""
+        filling = self.fillings.get(name)
+        return filling is not None and not filling.text
 
 
 _LETTERS: Final = (
@@ -131,18 +160,5 @@ _MISSING: Final = (
     "is missing in a row, and becomes NULL and not its DEFAULT, which only the server computes: name the columns that "
     "rows have in the property `columns` of the table, or write a value"
 )
+_NO_KEY: Final = "is missing in a delete, and is part of the key"
 _REQUIRED: Final = "is missing in a row, and the column is NOT NULL without DEFAULT"
-
-
-def default_of(column: TargetColumn) -> str | None:
-    """The JSON of a column's DEFAULT; None for a function of the server's, and for a text that its type does not take.
-
-    information_schema shows a DEFAULT as a text, and a function by its name.
-    """
-    text = column.default
-    if text is None or _COMPUTED.fullmatch(text) or column.type.name not in TABLE:
-        return None
-    try:
-        return fitted(column.type, Value(text, json.dumps(text, ensure_ascii=False)))
-    except Unfit:
-        return None

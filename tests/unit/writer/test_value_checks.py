@@ -87,6 +87,15 @@ def test_a_column_that_was_widened_meanwhile_is_read_again() -> None:
     assert tables.asked == 1
 
 
+def test_the_time_of_a_default_is_that_of_the_batch() -> None:
+    column, now = TargetColumn("at", parse_type("datetime"), defaulted=True, default="CURRENT_TIMESTAMP"), [90.0]
+    checks = ValueChecks(lambda *_: (column,), wall=lambda: now[0])
+    rows, texts = batch(("orders", ",{}")), []
+    for now[0] in (90.0, 90.5, 91.0, 89.0):
+        texts += checks(rows).column("payload").to_pylist()
+    assert texts == [f',{{"at":"1970-01-01 00:01:{seconds}"}}' for seconds in (30, 30, 31, 29)]
+
+
 def test_a_quarantine_hears_of_each_row_and_of_no_value() -> None:
     rows = batch(("orders", ',{"n":"x"}'), ("orders", ',{"n":true}'), ("orders", ',{"n":1.5}'))
     bad_rows = ValueChecks(Tables(n="int(11)")).bad_rows(rows)

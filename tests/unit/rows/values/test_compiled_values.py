@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+import uuid
 from typing import Any
 
 import numpy as np
@@ -223,3 +225,50 @@ def test_the_loop_writes_defaults_by_itself(monkeypatch: pytest.MonkeyPatch, loo
 def test_what_a_row_leaves_out_for_good_gets_no_default() -> None:
     columns = [TargetColumn(name, parse_type("INT"), defaulted=True, default="7") for name in ("c0", "c1")]
     check(RowRules.of(columns), [',{"c0":1,"__starrocks_txn_sink_unchanged":["c1"]}', ',{"c0":1}'], pa.string())
+
+
+def test_the_loop_writes_times_and_uuids_by_itself(monkeypatch: pytest.MonkeyPatch, loop: str) -> None:
+    if loop == "pure":
+        pytest.skip("the loop is the subject")
+    types = {
+        "at": ("DATETIME", "CURRENT_TIMESTAMP"), "u": ("VARCHAR(36)", "uuid()"), "n": ("LARGEINT", "uuid_numeric()"),
+    }  # fmt: skip
+    columns = [
+        TargetColumn(name, parse_type(kind), defaulted=True, default=default) for name, (kind, default) in types.items()
+    ]
+    rules = RowRules.of(columns, moment=1709210096.9)
+    monkeypatch.setattr(RowRules, "fit", lambda *_: pytest.fail("Python judged a row"))
+    rows = pa.array([',{"x":1}', ",{}"] * 2000)
+    judge = ValueJudge([rules])
+    batches = [judge.fit(rows, np.zeros(len(rows), np.int32)) for _ in range(2)]
+    assert not any(faults for _, faults in batches)
+    written = [json.loads(text[1:]) for texts, _ in batches for text in texts.to_pylist()]
+    assert {row["at"] for row in written} == {"2024-02-29 12:34:56"}
+    assert len({uuid.UUID(row["u"]) for row in written}) == len(written)
+    assert {uuid.UUID(row["u"]).version for row in written} == {4}
+    assert len({row["n"] for row in written}) == len(written)
+    assert max(row["n"] for row in written) < 1 << 127
+    assert [row.get("x") for row in written] == [1, None] * 4000
+
+
+@pytest.mark.parametrize(("base", "last"), [(16, "f"), (10, "9")])
+def test_the_digits_of_a_filler_carry(base: int, last: str, monkeypatch: pytest.MonkeyPatch, loop: str) -> None:
+    if loop == "pure":
+        pytest.skip("the loop is the subject")
+    rules = table("INT", defaulted=True, default="1")
+    quote = '"' if base == 16 else ""
+    text = f"10{last * 11}"
+    monkeypatch.setattr(RowRules, "filler", lambda *_: (f'"c0":{quote}{text}{quote}', base))
+    written, _ = ValueJudge([rules]).fit(pa.array([",{}"] * 2), np.zeros(2, np.int32))
+    assert written.to_pylist() == [f',{{"c0":{quote}{text}{quote}}}', f',{{"c0":{quote}11{"0" * 11}{quote}}}']
+
+
+def test_deletes_without_a_part_of_their_key_are_judged_alike() -> None:
+    columns = [
+        TargetColumn("a", parse_type("INT"), nullable=False, key=True, defaulted=True, default="7"),
+        TargetColumn("b", parse_type("BIGINT"), nullable=False, key=True),
+        TargetColumn("c", parse_type("INT"), nullable=False),
+    ]
+    rows = [',{"__op":1,"b":2}', ',{"__op":1}', ',{"__op":1 ,"a":1}', ',{"__op":1,"a":1,"b":2}', ',{"a":1,"b":2,"c":3}']
+    check(RowRules.of(columns), rows, pa.string())
+    check(RowRules.of(columns), [',{"a":1,"b":2}', ',{"c":1}'], pa.string())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -64,10 +65,74 @@ def test_a_column_with_a_default_gets_it_where_a_row_leaves_it_out() -> None:
     assert RULES.fit(unchanged) is unchanged
 
 
-@pytest.mark.parametrize("default", ["CURRENT_TIMESTAMP", "current_timestamp(6)", "now()", "uuid()", "no number"])
-def test_a_default_that_only_the_server_computes_is_not_made_up(default: str) -> None:
-    column = TargetColumn("v", parse_type("int(11)"), defaulted=True, default=default)
-    assert fault(',{"id":1}', RowRules.of((column,)))[1].startswith("is missing in a row, and becomes NULL")
+def filled(kind: str, default: str, zone: str | None = None) -> str:
+    """The value that a row without the column gets, at 1,709,210,096.789012 s (2024-02-29 12:34:56.789012 UTC)."""
+    column = TargetColumn("v", parse_type(kind), defaulted=True, default=default)
+    rules = RowRules.of((column,), ZoneInfo(zone) if zone else None, moment=1709210096.789012)
+    row = rules.fit(',{"id":1}')
+    assert row.startswith(',{"v":')
+    assert row.endswith(',"id":1}')
+    return row.removeprefix(',{"v":').removesuffix(',"id":1}')
+
+
+@pytest.mark.parametrize(
+    ("default", "text"),
+    [
+        ("CURRENT_TIMESTAMP", "2024-02-29 12:34:56"),
+        ("now()", "2024-02-29 12:34:56"),
+        ("current_timestamp(3)", "2024-02-29 12:34:56.789"),
+        ("CURRENT_TIMESTAMP( 6 )", "2024-02-29 12:34:56.789012"),
+    ],
+)
+def test_a_default_that_is_the_time_is_written(default: str, text: str) -> None:
+    assert filled("datetime", default) == f'"{text}"'
+    assert filled("datetime", default, "Asia/Tokyo") == f'"{text}"'.replace("12:34", "21:34")
+
+
+def test_a_default_that_is_a_uuid_is_another_one_in_each_row() -> None:
+    texts = {filled("varchar(36)", "uuid()") for _ in range(3)}
+    assert len({uuid.UUID(text[1:-1]) for text in texts}) == 3
+    numbers = {int(filled("largeint(40)", "uuid_numeric()")) for _ in range(3)}
+    assert len(numbers) == 3
+    assert max(numbers) < 1 << 127
+
+
+@pytest.mark.parametrize(
+    ("kind", "default"),
+    [
+        ("int(11)", "no number"), ("int(11)", "now()"), ("datetime", "uuid()"), ("datetime", "current_timestamp(9)"),
+        ("varchar(35)", "uuid()"), ("bigint(20)", "uuid_numeric()"), ("bitmap", "7"),
+    ],
+)  # fmt: skip
+def test_a_default_that_its_column_does_not_take_is_not_made_up(kind: str, default: str) -> None:
+    column = TargetColumn("v", parse_type(kind), defaulted=True, default=default)
+    rules = RowRules.of((column,))
+    assert fault(',{"id":1}', rules)[1].startswith("is missing in a row, and becomes NULL")
+
+
+def test_a_delete_must_have_its_key() -> None:
+    kinds = {"a": "7", "b": "uuid()", "c": "CURRENT_TIMESTAMP", "d": None}
+    types = {"a": "int(11)", "b": "varchar(40)", "c": "datetime", "d": "bigint(20)"}
+    for missing, default in kinds.items():
+        rules = RowRules.of(
+            TargetColumn(
+                name, parse_type(kind), nullable=False, key=True, defaulted=kinds[name] is not None, default=kinds[name]
+            )
+            for name, kind in types.items()
+        )
+        values = {"a": "1", "b": '"x"', "c": '"2024-02-29 00:00:00"', "d": "4"}
+        row = ',{"__op":1' + "".join(f',"{name}":{value}' for name, value in values.items() if name != missing) + "}"
+        if default == "7":
+            assert rules.fit(row) == ',{"__op":1,"a":"7","b":"x","c":"2024-02-29 00:00:00","d":4}'
+        else:
+            assert fault(row, rules) == (missing, "is missing in a delete, and is part of the key")
+        row = row.replace('"__op":1,', "")
+        if missing != "d":
+            assert f'"{missing}":' in rules.fit(row)
+
+
+def test_a_generated_column_is_neither_missed_nor_judged() -> None:
+    assert RULES.fit(WHOLE.replace('"n":2', '"n":2,"twice":"x"')) == WHOLE.replace('"n":2', '"n":2,"twice":"x"')
 
 
 def test_a_row_without_a_column_that_needs_a_value_is_refused() -> None:
