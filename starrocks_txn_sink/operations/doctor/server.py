@@ -166,8 +166,11 @@ def check_threads(target: Target) -> Iterator[Finding]:
     yield judge_threads(threads, target.written or len(scan_threads.tables_of(options, target.clock)))
 
 
-def judge_threads(threads: ScanThreads, tables: int) -> Finding:
-    """Finding for the threads that open loads hold, for a job that writes as many `tables`; pure."""
+def judge_threads(threads: ScanThreads, tables: int, jobs: int = 1) -> Finding:
+    """Finding for the threads that open loads hold, for `jobs` that write as many `tables` each; pure.
+
+    A job has one label with rows open at a time.
+    """
     check = Topic("backend.threads")
     if not threads.exact:
         return check.skip(f"{SETTING} and the backends' cores cannot be read: open loads are not counted exactly")
@@ -175,16 +178,17 @@ def judge_threads(threads: ScanThreads, tables: int) -> Finding:
         f"the smallest backend has {threads.count} threads for open loads, of which {threads.reserve} stay free for "
         "queries"
     )
-    needed = tables + OWN_LOADS
+    needed = jobs * (tables + OWN_LOADS)
+    several = f", {jobs} jobs at once {needed}" if jobs > 1 else ""
     if needed > threads.room:
         return check.warning(
-            f"A micro-batch with rows for all {tables} tables needs {needed} open loads; {there}.",
+            f"A micro-batch with rows for all {tables} tables needs {tables + OWN_LOADS} open loads{several}; {there}.",
             "The sink splits it into several StarRocks transactions, and a source transaction with rows for more than "
             f"{threads.room - OWN_LOADS} tables ends the query (too_many_tables). All jobs and loads of the server "
             "share these threads.",
             f"Raise {SETTING} (now {threads.per_core}; it takes effect at once), to tables × jobs ÷ cores, and some.",
         )
-    return check.good(f"{there}; a job with {tables} tables needs {needed}")
+    return check.good(f"{there}; a job with {tables} tables needs {tables + OWN_LOADS}{several}")
 
 
 def _count_running(target: Target, database: str, labels: Sequence[str]) -> int:

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--megabytes", type=_positive, default=MEGABYTES, metavar="N", help="data of the speed part (default 16)"
     )
+    tables = "tables that a job writes (default: those of the largest database with a ledger)"
+    parser.add_argument("--tables", type=_count, default=0, metavar="N", help=tables)
+    parser.add_argument("--jobs", type=_count, default=1, metavar="N", help="jobs that run at once (default 1)")
     recorded = "also write the server's answers into FILE, without secrets, hosts and values, to send it in"
     parser.add_argument("--record", type=Path, metavar="FILE", help=recorded)
     parser.add_argument("--slow", action="store_true", help="also keep a transaction open for 310 s")
@@ -82,6 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the rehearsal and return the exit code. After Ctrl-C or SIGTERM it drops the tables, too."""
     terms = Terms(args.seconds, args.slow, megabytes=args.megabytes, record=args.record is not None)
+    terms = replace(terms, tables=args.tables, jobs=args.jobs)
     show = _to_stderr if args.json else lambda line: command_line.print_lines([line])
     try:
         options = command_line.server_options(args, database=args.database)
@@ -154,6 +159,12 @@ def interrupted_once() -> Iterator[None]:
 def _to_stderr(line: str) -> None:
     sys.stderr.write(printable(line) + "\n")
     sys.stderr.flush()
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) < 1_000_000:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return int(text)
 
 
 def _positive(text: str) -> float:

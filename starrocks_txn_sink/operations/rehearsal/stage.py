@@ -57,13 +57,17 @@ TORN_SECONDS, SLOW_SECONDS, MEGABYTES = 60.0, 310.0, 16.0
 @dataclass(frozen=True, slots=True)
 class Terms:
     """Duration of the torn-read part, whether a transaction is kept open for `slow_seconds`, data of the speed part,
-    and whether the server's answers are recorded."""
+    and whether the server's answers are recorded.
+
+    `jobs` are to run at once, and write as many `tables` each; 0: those of the largest database with a ledger."""
 
     seconds: float = TORN_SECONDS
     slow: bool = False
     slow_seconds: float = SLOW_SECONDS
     megabytes: float = MEGABYTES
     record: bool = False
+    tables: int = 0
+    jobs: int = 1
     settle_seconds: float = 5.0  # until loads of a visible label are FINISHED
     enough_samples: int = 20  # fewer do not show that nothing is torn
     longer_seconds: float = 30.0  # that a slow server gets for these samples, beyond `seconds`

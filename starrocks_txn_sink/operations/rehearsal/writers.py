@@ -5,16 +5,20 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from starrocks_txn_sink.errors import QueryRefused, StarRocksSinkError
+from starrocks_txn_sink.operations.doctor.server import judge_threads
+from starrocks_txn_sink.operations.doctor.target import Severity
 from starrocks_txn_sink.operations.rehearsal.findings import Checks, Evidence, as_expected, differs, harmless
 from starrocks_txn_sink.operations.rehearsal.rejections import refusal
 from starrocks_txn_sink.operations.rehearsal.stage import Stage, array
 from starrocks_txn_sink.operations.rehearsal.transactions import REPORT
 from starrocks_txn_sink.protocol import label as protocol
 from starrocks_txn_sink.protocol.label import Label, RetryPolicy
+from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE
 from starrocks_txn_sink.rows.partitions import Partitioning, statements
-from starrocks_txn_sink.sql.scan_threads import measure
+from starrocks_txn_sink.sql.scan_threads import measure, tables_of
 
 CHECKS = Checks()
 
@@ -70,20 +74,30 @@ def _first_loads(stage: Stage, label: Label, key: int, shift: int) -> str:
     return ""
 
 
-@CHECKS.expects("load.room", "The threads that hold a backend's open loads are known.", "4.16")
+@CHECKS.expects("load.room", "The open loads of jobs have a backend's threads for them.", "4.16")
 def check_room(stage: Stage) -> Evidence:
-    """Ask as the sink does: each table of an open label holds a thread of its backend, and no label has more tables."""
+    """Ask as the sink does, and judge as `doctor` does: each table of an open label holds a thread of its backend."""
     threads = measure(stage.options, stage.clock)
-    what = (
-        f"room for {threads.room} open loads: the smallest backend has {threads.cores} cores, {threads.per_core} each"
-    )
     if not threads.exact:
         return harmless(
-            f"nobody answered; the sink assumes {what}",
+            f"nobody answered; the sink assumes room for {threads.room} open loads: the smallest backend has "
+            f"{threads.cores} cores, {threads.per_core} each",
             "the sink bounds the tables of a label by that number; a source transaction over more of them needs more "
             "threads (pipeline_connector_scan_thread_num_per_cpu of the backends)",
         )
-    return as_expected(f"{what}, over all jobs", open_loads=float(threads.room))
+    finding = judge_threads(threads, stage.terms.tables or _most_tables(stage), stage.terms.jobs)
+    metrics = {"open_loads": float(threads.room)}
+    if finding.severity is Severity.WARNING:
+        return harmless(finding.what.rstrip("."), f"{finding.why} {finding.advice}", **metrics)
+    return as_expected(finding.what, **metrics)
+
+
+def _most_tables(stage: Stage) -> int:
+    """The tables of the largest database that has a ledger; none without one."""
+    ledgers = "SELECT TABLE_SCHEMA FROM information_schema.tables WHERE TABLE_NAME = %s AND TABLE_SCHEMA <> %s"
+    names = [str(row["table_schema"]) for row in stage.rows(ledgers, (LEDGER_TABLE, stage.database))]
+    counts = [len(tables_of(replace(stage.options, database=name), stage.clock)) for name in names]
+    return max(counts, default=0)
 
 
 @CHECKS.expects("load.partition", "A load makes the partitions that its rows need.", "4.15", "4.17")

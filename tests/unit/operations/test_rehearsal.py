@@ -241,8 +241,26 @@ def test_a_partition_is_made_by_the_load_or_has_to_be_there(
 
 def test_the_room_for_open_loads_is_that_of_the_smallest_backend(start: Start) -> None:
     server = start(cores=2)
-    known = looked_at(server, "load.room")["load.room"]
-    assert (known.verdict, known.metrics) == (Verdict.AS_EXPECTED, {"open_loads": 14.0})
+
+    def room(**terms: Any) -> Evidence:
+        evidence = looked_at(server, "load.room", terms=replace(TERMS, **terms))["load.room"]
+        assert evidence.metrics == {"open_loads": 14.0}
+        return evidence
+
+    assert (room().verdict, "a job with 0 tables needs 2" in room().what) == (Verdict.AS_EXPECTED, True)
+    assert "a job with 12 tables needs 14" in room(tables=12).what
+    for terms, text in (
+        ({"tables": 13}, "needs 15 open loads; the"),
+        ({"tables": 6, "jobs": 2}, ", 2 jobs at once 16;"),
+    ):
+        evidence = room(**terms)
+        assert (evidence.verdict, text in evidence.what) == (Verdict.HARMLESS, True)
+        assert "pipeline_connector_scan_thread_num_per_cpu" in evidence.why
+    ddl = "(id INT NOT NULL) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)"
+    query(server, "CREATE DATABASE shop", password=PASSWORD)
+    for name in (LEDGER_TABLE, "orders", "items"):
+        query(server, f"CREATE TABLE shop.{name} {ddl}", password=PASSWORD)
+    assert "a job with 2 tables needs 4" in room().what
     server.faults.replace({"rules": [asked("SHOW BACKENDS")]})
     assert looked_at(server, "load.room")["load.room"].verdict is Verdict.HARMLESS
 
