@@ -87,9 +87,11 @@ def read_positions(scope: Scope, new_token: ledger.NewToken, rng: random.Random)
 
 def _claim(scope: Scope, new_token: ledger.NewToken, rng: random.Random) -> Steps[Owner]:
     """1. Claim, with a fresh token for every try."""
-    tries = 0
+    tries, written = 0, scope.owner.written
     while True:
-        owner = replace(scope.owner, token=new_token())
+        token = new_token()
+        written |= {token}
+        owner = replace(scope.owner, token=token, written=written)
         answer = yield ledger.WriteClaim(scope.job, owner)
         if not isinstance(answer, TransportError):
             return owner

@@ -14,12 +14,12 @@ import itertools
 import random
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final
 
 import orjson
 
-from starrocks_txn_sink.errors import Fenced, InputError, StarRocksSinkError, TransportError
+from starrocks_txn_sink.errors import Fenced, InputError, QueryFailed, StarRocksSinkError, TransportError
 from starrocks_txn_sink.protocol.label import Backoff, LabelPrefix, LedgerRequest, Rows, Sql, Steps, Wait
 
 LEDGER_TABLE = "_starrocks_txn_sink_ledger"
@@ -48,7 +48,8 @@ class Position:
 class Owner:
     """A writer of a job: its driver, or a replay of its dead letters (`kind`); `token` is new for every claim.
 
-    `epoch` names the driver's run. `since` is the server's time of the claim, as text for error messages.
+    `epoch` names the driver's run. `since` is the server's time of the claim, as text for error messages. `written` are
+    the tokens of all claims of this writer: one without an answer may take effect after later ones.
     """
 
     token: str
@@ -57,6 +58,7 @@ class Owner:
     batch: int = -1
     since: str = ""
     kind: str = "driver"
+    written: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
 
     @property
     def context(self) -> dict[str, str]:
@@ -360,9 +362,18 @@ def fresh_tokens(epoch: str, attempt: int, rng: random.Random) -> NewToken:
     return lambda: f"{epoch}.{attempt}.{rng.getrandbits(64):016x}"
 
 
+_AGAIN: Final = "Nothing is to be done: the sink takes the job over again. If it comes again, INSERTs take very long."
+
+
 def check_owner(job: str, mine: Owner, rng: random.Random) -> Steps[None]:
-    """Check before a commit: read the owner row again; raises Fenced if it is not ours."""
+    """Check before a commit: read the owner row again; raises Fenced if it is not ours.
+
+    Raises QueryFailed, an outage, if the row has an earlier claim of ours that took effect late. Such a claim may have
+    hidden another writer's, so it is no right to write: only a new take-over, which reads the positions again, is.
+    """
     holder: Owner | None = yield from retry_until_answered(ReadOwner(job, mine.kind), rng)
+    if holder is not None and holder.token != mine.token and holder.token in mine.written:
+        raise QueryFailed("An earlier claim of this writer took effect after its last one.", hint=_AGAIN)
     if holder is None or holder.token != mine.token:
         raise fenced("The job" if mine.kind == DRIVER else "The replay of the job's dead letters", holder)
 

@@ -506,7 +506,8 @@ def ownership_of(task: LaneTask, rng: random.Random, clock: Clock) -> Ownership 
     """The driver's ownership of the job of `task`; None without a ledger."""
     if task.ownership is None:
         return None
-    owner = Owner(task.ownership.driver_token, task.epoch, task.checkpoint, task.batch_id)
+    mine = task.ownership
+    owner = Owner(mine.driver_token, task.epoch, task.checkpoint, task.batch_id, written=mine.written)
     tokens = fresh_tokens(task.epoch, 0, rng)
     now = partial(now_text, clock)
     return Ownership(task.job, task.options.database, owner, tokens, now, task.ownership.canary)

@@ -71,6 +71,7 @@ class Session:
     checkpoint: str
     tables: Tables = Tables()  # noqa: RUF009 - frozen
     token: str = ""
+    written: frozenset[str] = frozenset()  # tokens of all claims, also of those without an answer
     positions: dict[str, ledger.Position] = field(default_factory=dict)
     hold: bool = False  # lanes hold rows back, because keys were repeated in the last micro-batch (`rows.body`)
     skips: dict[str, Skip] = field(default_factory=dict)  # by source partition: replayed rows that the ledger has
@@ -83,11 +84,14 @@ class Session:
     @property
     def ownership(self) -> JobOwnership | None:
         """The ownership for the lanes; None without a ledger."""
-        return JobOwnership(self.token, self.positions, self.skips, self.canary) if self.token else None
+        if not self.token:
+            return None
+        return JobOwnership(self.token, self.positions, self.skips, self.canary, self.written)
 
     def check_owner(self, rng: random.Random) -> Steps[None]:
-        """Check that this session still owns the job; raises Fenced."""
-        yield from ledger.check_owner(self.job, ledger.Owner(self.token, self.epoch, self.checkpoint), rng)
+        """Check that this session still owns the job; raises Fenced, or QueryFailed for a late claim of its own."""
+        mine = ledger.Owner(self.token, self.epoch, self.checkpoint, written=self.written)
+        yield from ledger.check_owner(self.job, mine, rng)
 
     def lane_task(self, options: SinkOptions, batch_id: int, **terms: Any) -> LaneTask:
         """The task of a lane in micro-batch `batch_id`; `terms` are the fields that the session does not know."""
@@ -287,7 +291,8 @@ def _take_over(
         with advising(_BY_HAND.format("ledger's", "exactly-once.md")):
             sql_ledger.create(options.ledger_replication, deadline)
     rng = random.Random()
-    scope = fencing.Scope(session.job, options.database, ledger.Owner("", session.epoch, session.checkpoint))
+    mine = ledger.Owner("", session.epoch, session.checkpoint, written=frozenset(tokens or ()))
+    scope = fencing.Scope(session.job, options.database, mine)
     new_token = ledger.fresh_tokens(session.epoch, 0, rng)
     steps = fencing.take_over(scope, new_token if tokens is None else _collecting(new_token, tokens), rng)
     resuming = resume(resumption, session.job, session.checkpoint, steps, rng)
@@ -298,6 +303,7 @@ def _take_over(
             resumed = run(resuming, transport, deadline.clock, deadline, sql_ledger)
         state, session.accepted = resumed.take_over, resumed.accepted
         session.token, session.positions = state.owner.token, state.positions
+        session.written = state.owner.written
         session.skips = dict(resumed.skips)
 
 

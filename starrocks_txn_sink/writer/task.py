@@ -75,15 +75,16 @@ RunLane = Callable[[], list[messages.Message]]
 class JobOwnership:
     """The driver's right to write the job, as its lanes get it.
 
-    `driver_token` is that of the driver's take-over. By source partition, `positions` come from the ledger and `skips`
-    from earlier micro-batches (`rows.segments`). With `canary` no lane of this run has asked yet whether its label is
-    listed (`coordinator.ownership`).
+    `driver_token` is that of the driver's take-over, `written` has those of all its claims. By source partition,
+    `positions` come from the ledger and `skips` from earlier micro-batches (`rows.segments`). With `canary` no lane of
+    this run has asked yet whether its label is listed (`coordinator.ownership`).
     """
 
     driver_token: str
     positions: Mapping[str, Position] = field(default_factory=dict)
     skips: Mapping[str, Skip] = field(default_factory=dict)
     canary: bool = False
+    written: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

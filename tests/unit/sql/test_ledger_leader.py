@@ -18,9 +18,11 @@ from starrocks_txn_sink.errors import Fenced, QueryFailed
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.addresses import Address
 from starrocks_txn_sink.protocol import fencing
-from starrocks_txn_sink.protocol.label import run
-from starrocks_txn_sink.protocol.ledger import Owner, check_owner
+from starrocks_txn_sink.protocol.label import LedgerRequest, run
+from starrocks_txn_sink.protocol.ledger import Owner, WriteClaim, check_owner
 from starrocks_txn_sink.protocol.wire import Reply, Request
+from starrocks_txn_sink.sink import session as sessions
+from starrocks_txn_sink.sink.failures import outage_of
 from starrocks_txn_sink.sink.session import Session, open_session, run_once
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlConnection, SqlLedger
 from tests.support.query_port import connect
@@ -149,6 +151,36 @@ def test_after_an_outage_the_job_is_taken_over_again_unless_another_run_has_it(
         open_session(sink_options, "run-1", "shop", "checkpoint", tokens=tokens)
     run_once(sink_options, successor.check_owner(random.Random(1)), 20)  # it still has the job
     open_session(sink_options, "run-3", "shop", "checkpoint")  # a new start takes it over, as ever
+
+
+def test_a_writer_whose_own_claim_took_effect_late_takes_the_job_over_again(server: Emulator) -> None:
+    """It is no other writer, so the query goes on; but it may hide who claimed in between, so nothing is committed."""
+    sink_options, tokens = options(server, server.query_port), set[str]()
+    with closing(LeaderConnection(sink_options)) as connection:
+        ledger, late = SqlLedger(connection, "shop"), list[WriteClaim]()
+
+        class Late(SqlLedger):
+            """The first claim has no answer, and takes effect at a time that the test chooses."""
+
+            def execute(self, request: LedgerRequest, deadline: Deadline) -> Any:
+                if isinstance(request, WriteClaim) and not late:
+                    late.append(request)
+                    return QueryFailed("The read timed out.")
+                return super().execute(request, deadline)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sessions, "SqlLedger", Late)
+            session = open_session(sink_options, "run-1", "shop", "checkpoint", tokens=tokens)
+        run_once(sink_options, session.check_owner(random.Random(1)), 20)
+        ledger.execute(late[0], Deadline.after(20, SystemClock()))
+        with pytest.raises(QueryFailed, match="after its last one") as raised:
+            run_once(sink_options, session.check_owner(random.Random(1)), 20)
+        assert outage_of(raised.value) is not None
+        again = open_session(sink_options, "run-1", "shop", "checkpoint", tokens=tokens)
+        run_once(sink_options, again.check_owner(random.Random(1)), 20)
+        ledger.execute(late[0], Deadline.after(20, SystemClock()))  # the claim of an earlier session, too
+        with pytest.raises(QueryFailed, match="after its last one"):
+            run_once(sink_options, again.check_owner(random.Random(1)), 20)
 
 
 @pytest.mark.parametrize("rules", [[], [UNKNOWN]], ids=["forwarding", "older server"])
