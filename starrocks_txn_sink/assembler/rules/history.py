@@ -81,13 +81,13 @@ def judge(
     places: Places,
     checksums: Callable[[Places], Sequence[int]],
     *,
-    known: npt.NDArray[np.bool_] | None = None,
+    bits: npt.NDArray[np.int64] | None = None,
     newer: bool,
 ) -> Verdict | Disproof:
     """Judge units at `places` (ascending, none above the newest) that come again, after the `run` before them.
 
-    `checksums` gives those of the units with the given indexes. `known` are units that something else proves. `newer`:
-    units above the newest place have come with them, so the run has ended.
+    `checksums` gives those of the units with the given indexes; `bits` are those of each that are
+    known, by default all. `newer`: units above the newest place have come with them, so the run has ended.
     """
     entries = np.frombuffer(history, _ENTRY)
     following = np.searchsorted(entries["place"], places)
@@ -96,7 +96,8 @@ def judge(
     remembered[inside] = entries["place"][following[inside]] == places[inside]
     at = np.flatnonzero(remembered)
     wrong = np.zeros(len(places), dtype=bool)
-    wrong[at] = entries["checksum"][following[at]] != np.array(checksums(at), dtype=np.uint32)
+    differing = entries["checksum"][following[at]] ^ np.array(checksums(at), dtype=np.uint32)
+    wrong[at] = (differing if bits is None else differing & bits[at]) != 0
     between = np.flatnonzero(~remembered & inside & (following > 0))
     foreign = np.zeros(len(places), dtype=bool)
     adjacent = (np.diff(entries["number"]) == 1) & (entries["place"][:-1] != _NOWHERE)
@@ -104,14 +105,13 @@ def judge(
     if (wrong | foreign).any():
         first = int((wrong | foreign).argmax())
         return Disproof(first, bool(wrong[first]))
-    certain = remembered if known is None else remembered | known
     # A new run begins behind each remembered place that was passed by.
     reached = np.searchsorted(entries["place"], places, side="right")
     before = np.concatenate(
         [[int(np.searchsorted(entries["place"], run.last, side="right"))] if run else [-1], reached]
     )
     begins = np.flatnonzero(before[:-1] < following)
-    return _judge_runs(run, places, certain, begins.tolist(), newer=newer)
+    return _judge_runs(run, places, remembered, begins.tolist(), newer=newer)
 
 
 def _judge_runs(
@@ -187,6 +187,11 @@ def of_earlier_release(recent: bytes) -> bytes:
 def knows_all(history: bytes) -> bool:
     """Whether the history goes back to the first unit of its source partition."""
     return bool(history) and int(np.frombuffer(history, _ENTRY, 1)["number"][0]) == 0
+
+
+def first_place(history: bytes) -> int:
+    """The place of the oldest unit of a history that is not empty."""
+    return int(np.frombuffer(history, _ENTRY, 1)["place"][0])
 
 
 def last_place(history: bytes) -> int:

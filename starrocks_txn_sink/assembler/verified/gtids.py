@@ -24,7 +24,7 @@ _GTID: Final = (
 """MySQL: the server's UUID, perhaps a tag, and a number; MariaDB: domain, server, and a number."""
 
 MOST_RANGES: Final = 1_000
-"""For each server. Statements that have a GTID and no marker (DDL) leave gaps; the oldest ranges are forgotten."""
+"""For each server. Statements that have a GTID and no marker (DDL) leave gaps; the oldest ranges become one."""
 
 Ranges = tuple[tuple[int, int], ...]
 Mask = npt.NDArray[np.bool_]
@@ -32,7 +32,7 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class SeenGtids:
-    """The GTIDs that were seen: ranges of numbers, ascending, for each server.
+    """The GTIDs that may have been seen: ranges of numbers, ascending, for each server. None outside them was seen.
 
     Not `whole`: transactions were read before this was kept, so a server that is not here may have been seen.
     """
@@ -43,10 +43,11 @@ class SeenGtids:
     def judge(self, ids: pa.Array) -> tuple[Mask, Mask]:
         """Masks of the transactions `ids` that were seen, and of those that were never seen.
 
-        A transaction without a GTID is in neither, and so is one whose number is below all that are kept.
+        A transaction without a GTID is in neither, and so is one whose number is below all of its server: it may be
+        older than the first one that was read, and a snapshot may have its rows.
         """
         seen, never = np.zeros(len(ids), dtype=bool), np.zeros(len(ids), dtype=bool)
-        for server, places, numbers in _by_server(ids):
+        for server, places, numbers in by_server(ids):
             ranges = np.array(self.numbers.get(server, ()), dtype=np.int64).reshape(-1, 2)
             if not len(ranges):
                 never[places] = self.whole
@@ -59,12 +60,18 @@ class SeenGtids:
     def and_more(self, ids: pa.Array) -> SeenGtids:
         """These and the GTIDs among `ids`."""
         numbers = dict(self.numbers)
-        for server, _, more in _by_server(ids):
+        for server, _, more in by_server(ids):
             numbers[server] = _joined(numbers.get(server, ()), more)
         return SeenGtids(numbers, self.whole) if numbers != self.numbers else self
 
 
-def _by_server(ids: pa.Array) -> Sequence[tuple[str, npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+def has_gtid(ids: pa.Array) -> Mask:
+    """Mask of the transactions that have a GTID."""
+    mask: Mask = pc.fill_null(pc.match_substring_regex(ids, _GTID), False).to_numpy(zero_copy_only=False)
+    return mask
+
+
+def by_server(ids: pa.Array) -> Sequence[tuple[str, npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
     """Of each server: its name, the places of its transactions in `ids`, and their numbers."""
     parts = pc.extract_regex(ids, _GTID)
     places = np.flatnonzero(pc.fill_null(parts.is_valid(), False).to_numpy(zero_copy_only=False))
@@ -87,5 +94,6 @@ def _joined(ranges: Ranges, numbers: npt.NDArray[np.int64]) -> Ranges:
     upto = np.maximum.accumulate(together[:, 1])
     begins = np.flatnonzero(np.concatenate([[True], together[1:, 0] > upto[:-1] + 1]))
     last = np.concatenate([begins[1:] - 1, [len(together) - 1]])
-    joined = zip(together[begins, 0].tolist(), upto[last].tolist(), strict=True)
-    return tuple(joined)[-MOST_RANGES:]
+    joined = list(zip(together[begins, 0].tolist(), upto[last].tolist(), strict=True))
+    oldest = joined[: max(len(joined) - MOST_RANGES + 1, 1)]
+    return ((oldest[0][0], oldest[-1][1]), *joined[len(oldest) :])

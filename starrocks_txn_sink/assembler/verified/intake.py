@@ -8,10 +8,8 @@ in total and per collection, and its number (`sequence`) among all markers of it
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Final
-from zlib import crc32
 
 import numpy as np
 import orjson
@@ -19,10 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.assembler.rules import history, model
-from starrocks_txn_sink.assembler.rules.history import Run
 from starrocks_txn_sink.assembler.rules.intake import Mask
-from starrocks_txn_sink.assembler.verified.gtids import SeenGtids
-from starrocks_txn_sink.errors import InputError, SourceChanged
+from starrocks_txn_sink.assembler.verified.gtids import SeenGtids, has_gtid
+from starrocks_txn_sink.assembler.verified.repeats import POSITIONS, Past, Placed, refuse_known_ids
+from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.protocol.snapshots import Marks
 
 STATUS: Final = "status"
@@ -65,17 +63,6 @@ ONLY_JUDGED: Final = frozenset(HELD_EVENTS.names).difference(model.PAYLOAD, [TIM
 """Columns that no released row needs."""
 
 MAX_REMEMBERED: Final = 10_000  # ids of settled transactions, to recognise their repeated events; bounds the state
-
-Place = tuple[int, str]
-"""The released position of a transaction, and its id."""
-
-_HINT: Final = (
-    "Where the source's database was restored or set back, StarRocks may have rows that it lacks: start again with "
-    "another `job` and a new checkpoint, behind a new snapshot. To leave the repeats out as written, filter them out "
-    "before assemble_debezium."
-)
-
-_REMEMBERED: Final = 256  # newest transactions whose places the state has without a gap (`rules.history`)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +120,7 @@ class VerifiedState:
     snapshots: int = 0
     letters: int = 0
     reported: float | None = None  # time of the last notice about a transaction that waits
-    history: bytes = b""  # places and ids of released transactions (`rules.history`)
-    run: Run | None = None  # the repeats that came last
-    gtids: SeenGtids = field(default_factory=SeenGtids)
-    shift: int = 0  # from the source's positions to the released ones, which go on where the source's go back
+    past: Past = field(default_factory=Past)  # of released transactions
     waiting: int = 0  # transactions
     waiting_rows: int = 0
     marks: Marks = field(default_factory=dict)  # of a snapshot's rows that wait
@@ -157,8 +141,7 @@ class VerifiedState:
         return self.waiting, self.waiting_rows, sum(blob.bytes for blob in self.blobs)
 
     def to_json(self) -> str:
-        text = base64.b64encode(self.history).decode()
-        return orjson.dumps({"format": model.FORMAT, **asdict(replace(self, history=b"")), "history": text}).decode()
+        return orjson.dumps({"format": model.FORMAT, **asdict(self)}, default=_base64).decode()
 
     @classmethod
     def from_json(cls, text: str) -> VerifiedState:
@@ -167,14 +150,14 @@ class VerifiedState:
         value["blobs"] = tuple(HeldBlob(**document) for document in value["blobs"])
         value["settled"], value["quarantined"] = tuple(value["settled"]), tuple(value["quarantined"])
         if value.pop("recent", None) is not None:  # a state of an earlier release
-            value["history"] = base64.b64encode(history.of_earlier_release(b"")).decode()
-            value["gtids"] = {"numbers": {}, "whole": False}
-        value["history"] = base64.b64decode(value["history"])
-        value["run"] = Run(**value["run"]) if value.get("run") else None
-        gtids = value["gtids"]
-        numbers = {server: tuple((low, high) for low, high in ranges) for server, ranges in gtids["numbers"].items()}
-        value["gtids"] = SeenGtids(numbers, gtids["whole"])
+            value["past"] = Past({POSITIONS: history.of_earlier_release(b"")}, gtids=SeenGtids(whole=False))
+        else:
+            value["past"] = Past.from_document(value["past"])
         return cls(**value)
+
+
+def _base64(history_bytes: bytes) -> str:
+    return base64.b64encode(history_bytes).decode()
 
 
 def remember_ids(ids: tuple[str, ...], more: list[str]) -> tuple[str, ...]:
@@ -186,13 +169,13 @@ def remember_ids(ids: tuple[str, ...], more: list[str]) -> tuple[str, ...]:
 class VerifiedIntake:
     """New rows and markers; `late` are rows and ENDs of quarantined transactions.
 
-    `unknown` are the repeats that are not proved to be repeats (yet), `run` is the next state's.
+    `repeats` are dropped, and `again` are the transactions among them that are judged.
     """
 
     events: pa.Table
     late: pa.Table
-    unknown: pa.Table
-    run: Run | None
+    repeats: pa.Table
+    again: Placed
     settled: tuple[str, ...]
     counters: VerifiedCounters
 
@@ -207,30 +190,24 @@ def validate_events(state: VerifiedState, events: pa.Table, source: str) -> Veri
     """Validate `events` (EVENTS) and drop repeats.
 
     Raises InputError, which names the missing value and its place, never a row, and SourceChanged for a transaction
-    below the newest one that is not proved to be a repeat (`judge_repeats`), or that has the id of another one.
+    that has the id of another one.
     """
     check_events(events, source)
     data = _rows(events)
     snapshots = int(pc.sum(pc.and_(events[STATUS].is_null(), events[model.TXN_ID].is_null())).as_py() or 0)
-    positions = pc.add(events[model.POSITION], state.shift)
-    below = pc.less_equal(positions, pa.scalar(state.last_position, pa.int64()))
     is_end = pc.equal(events[STATUS], END)
     ends = events.filter(is_end)
-    seen = state.gtids.judge(_ids(ends))[0]
-    placed = ends.filter(pc.fill_null(below.filter(is_end), False))
-    newer = bool(pc.any(pc.invert(below.filter(is_end))).as_py())
-    unproved, run = judge_repeats(source, state, _places(placed, state.shift), newer=newer)
-    repeated = [*_ids(placed).to_pylist(), *_ids(ends.filter(pa.array(seen))).to_pylist()]
-    settled = remember_ids(state.settled, repeated)
+    ends = ends.set_column(ends.schema.get_field_index(model.POSITION), model.POSITION, _placed(ends, state.past.shift))
+    below = pc.less_equal(ends[model.POSITION], pa.scalar(state.last_position, pa.int64()))
+    settled = remember_ids(state.settled, _ids(ends.filter(below)).to_pylist())
     is_settled = pc.is_in(events[model.TXN_ID], value_set=pa.array(settled, pa.string()), skip_nulls=True)
     quarantined = pc.is_in(events[model.TXN_ID], value_set=pa.array(state.quarantined, pa.string()), skip_nulls=True)
     quarantined = pc.and_(quarantined, pc.invert(is_settled))
     is_counted = pc.fill_null(pc.not_equal(events[STATUS], BEGIN), True)  # a repeated BEGIN is not counted
     late, repeats = _those(events, pc.and_(quarantined, is_counted)), _those(events, pc.and_(is_settled, is_counted))
+    again = ends.filter(pc.and_(is_settled.filter(is_end), pc.greater(ends[EVENT_COUNT], 0)))
     # A known id whose END comes with rows at a later position is no more of the same source than an id that is unknown.
-    again = pc.and_(pc.and_(is_end, is_settled), pc.and_(pc.invert(below), pc.greater(events[EVENT_COUNT], 0)))
-    _refuse_known_ids(source, events.filter(again), state)
-    unknown = pc.is_in(repeats[model.TXN_ID], value_set=pa.array(sorted(unproved), pa.string()))
+    refuse_known_ids(source, again, state.last_position)
     counters = VerifiedCounters(
         events=events.num_rows,
         data=data - snapshots,
@@ -241,86 +218,26 @@ def validate_events(state: VerifiedState, events: pa.Table, source: str) -> Veri
         late_rows=_rows(late),
     )
     new = _those(events, pc.invert(pc.or_(is_settled, quarantined)))
-    return VerifiedIntake(new, late, repeats.filter(unknown), run, settled, counters)
+    return VerifiedIntake(new, late, repeats, ends_of(again, repeats), settled, counters)
 
 
-def judge_repeats(
-    source: str, state: VerifiedState, places: Sequence[Place], *, newer: bool
-) -> tuple[set[str], Run | None]:
-    """The ids of the transactions at `places`, none above the newest, that are not proved to be repeats; their run.
-
-    `newer`: transactions above the newest one come with them. Raises SourceChanged for a place of another transaction,
-    and for a run that ends without a proof. What a state of an earlier release does not know remains unproved.
-    """
-    if not places:
-        if newer and state.run is not None and not state.run.proved and history.knows_all(state.history):
-            raise _unproved(source, state.run)
-        return set(), None if newer else state.run
-    ordered = sorted(places)
-    positions = np.array([position for position, _ in ordered], dtype=np.int64)
-    ids = [txn_id for _, txn_id in ordered]
-    settled = set(state.settled) | set(state.quarantined)
-    known = np.fromiter((txn_id in settled for txn_id in ids), bool, len(ids))
-    verdict = history.judge(
-        state.history,
-        state.run,
-        positions,
-        lambda at: [checksum(ids[place]) for place in at.tolist()],
-        known=known,
-        newer=newer,
-    )
-    if isinstance(verdict, history.Disproof):
-        raise SourceChanged(
-            "A transaction is at, or between, positions that are read already, and others were there before: the "
-            "source was recreated or rewound.",
-            hint=_HINT,
-            source=source,
-            txn_id=ids[verdict.at],
-            position=int(positions[verdict.at]),
-        )
-    if verdict.refused is not None and history.knows_all(state.history):
-        raise _unproved(source, verdict.refused)
-    return {txn_id for txn_id, proved in zip(ids, verdict.proved.tolist(), strict=True) if not proved}, verdict.run
+def _placed(ends: pa.Table, shift: int) -> pa.Array:
+    """The released positions of ENDs; NULL for those that have a GTID for a place."""
+    return pc.if_else(pa.array(has_gtid(_ids(ends))), None, pc.add(ends[model.POSITION].combine_chunks(), shift))
 
 
-def remember(past: bytes, places: Sequence[Place]) -> bytes:
-    """The history after the released transactions at `places`, positions ascending."""
-    chosen = history.newest(len(places), _REMEMBERED, past)
-    newest = [places[at] for at in chosen.tolist()]
-    positions = np.array([position for position, _ in newest], dtype=np.int64)
-    checksums = [checksum(txn_id) for _, txn_id in newest]
-    return history.extended(past, len(places), chosen, positions, checksums, _REMEMBERED)
-
-
-def checksum(txn_id: str) -> int:
-    """Of a transaction: its id says which one it is. An END that a restart has cut has another count."""
-    return crc32(txn_id.encode())
-
-
-def _unproved(source: str, run: Run) -> SourceChanged:
-    return SourceChanged(
-        f"{run.units} transaction(s) came at positions below the newest one that was written, and none of them is one "
-        "that the assembler remembers there: the source was set back, restored or recreated. They were not written.",
-        hint=_HINT,
-        source=source,
-        position=run.first,
-        last_position=run.last,
-    )
-
-
-def _refuse_known_ids(source: str, again: pa.Table, state: VerifiedState) -> None:
-    """Raise SourceChanged for ENDs `again`, of transactions whose id was there at a lower position."""
-    if not again.num_rows:
-        return
-    raise SourceChanged(
-        "A transaction has the id of one that was written, and comes at a later position: the source was recreated, or "
-        "counts its transactions from the start again. It was not written.",
-        hint=_HINT,
-        source=source,
-        txn_id=again[model.TXN_ID][0].as_py(),
-        position=again[model.POSITION][0].as_py(),
-        last_position=state.last_position,
-    )
+def ends_of(ends: pa.Table, events: pa.Table) -> Placed:
+    """The transactions with the given ENDs, with those of their last rows that are among `events`, in a single copy."""
+    ids, rows = _ids(ends), events.filter(events[STATUS].is_null())
+    code = pc.fill_null(pc.index_in(_ids(rows), value_set=ids), -1).to_numpy()
+    counts = np.append(ends[EVENT_COUNT].to_numpy(), -1)
+    last = np.flatnonzero(rows[TOTAL_ORDER].to_numpy() == counts[code])
+    last_row = np.full(len(ids), -1, dtype=np.int64)
+    last_row[code[last]] = last
+    last_row[np.bincount(code[last], minlength=len(ids)) > 1] = -1  # of which delivery?
+    placed = ends[model.POSITION].is_valid().to_numpy() | has_gtid(ids)
+    positions = pc.fill_null(ends[model.POSITION], 0).to_numpy()
+    return Placed(ids.filter(pa.array(placed)), positions[placed], rows, last_row[placed])
 
 
 def _those(events: pa.Table, mask: pa.ChunkedArray) -> pa.Table:
@@ -331,11 +248,6 @@ def _those(events: pa.Table, mask: pa.ChunkedArray) -> pa.Table:
 
 def _ids(events: pa.Table) -> pa.Array:
     return events[model.TXN_ID].combine_chunks()
-
-
-def _places(ends: pa.Table, shift: int) -> list[Place]:
-    positions = pc.add(ends[model.POSITION], shift).to_pylist()
-    return list(zip(positions, ends[model.TXN_ID].to_pylist(), strict=True))
 
 
 def _rows(events: pa.Table) -> int:

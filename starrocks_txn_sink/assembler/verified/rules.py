@@ -18,9 +18,10 @@ import pyarrow.compute as pc
 from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.intake import Indexes, Mask
 from starrocks_txn_sink.assembler.rules.segments import concat_ranges
-from starrocks_txn_sink.assembler.verified import intake as v, tally
+from starrocks_txn_sink.assembler.verified import intake as v, repeats, tally
 from starrocks_txn_sink.assembler.verified.deliveries import WithRows, integer_column
 from starrocks_txn_sink.assembler.verified.intake import HeldBlob, VerifiedCounters, VerifiedIntake, VerifiedState
+from starrocks_txn_sink.assembler.verified.repeats import Past, Placed
 from starrocks_txn_sink.assembler.verified.tally import Tally, TransactionClasses
 from starrocks_txn_sink.assembler.verified.units import LostUnit, Units, same_events
 from starrocks_txn_sink.errors import SourceTransactionError
@@ -121,12 +122,11 @@ class VerifiedAssembler:
         table = pa.concat_tables([held_events, intake.events.append_column(v.HELD_EVENTS.field(v.ARRIVED), arrivals)])
         table = table.combine_chunks()  # rows are taken from it piece by piece
         counts = tally.tally(table, now - (self.policy.open_timeout or math.inf), with_rows)
-        never_seen = state.gtids.judge(counts.ids)[1]
-        classes = tally.classify(counts, state.last_position, state.shift, never_seen)
+        classes = tally.classify(counts, state.last_position, state.past)
         self._refuse(table, counts, classes, now)
         judgement = _JudgedEvents(table, replace(counts, position=classes.position), classes)
-        unknown = self._unknown_repeats(judgement, state, intake)
-        state = replace(state, run=intake.run, shift=classes.shift)
+        past, unknown = self._judge_repeats(judgement, state, intake, with_rows)
+        state = replace(state, past=past)
         trusted = self._tell_trusted(judgement)
         state, letters, notices = self._give_up(judgement, state, intake)
         state, waiting = self._report_waiting(judgement, state, now)
@@ -134,17 +134,21 @@ class VerifiedAssembler:
         notices = (*notices, *waiting, *trusted, *self._repeat_notices(unknown))
         return _judgement(judgement, state, replace(intake, counters=counters), letters, notices)
 
-    def _unknown_repeats(self, judgement: _JudgedEvents, state: VerifiedState, intake: VerifiedIntake) -> pa.Table:
-        """The repeats that are not proved to be repeats; SourceChanged where that ends the query."""
+    def _judge_repeats(
+        self, judgement: _JudgedEvents, state: VerifiedState, intake: VerifiedIntake, with_rows: WithRows
+    ) -> tuple[Past, pa.Table]:
+        """The next past, and the repeats that are not proved to be repeats; SourceChanged where that ends the query."""
         repeated = judgement.classes.repeated
-        if not len(repeated):
-            return intake.unknown
-        released = judgement.places(judgement.full)
-        past = replace(state, history=v.remember(state.history, released), run=None)
-        unproved, _ = v.judge_repeats(self.source, past, judgement.places(repeated), newer=True)
-        foreign = repeated[np.isin(judgement.tally.ids.to_numpy(zero_copy_only=False)[repeated], list(unproved))]
+        past = replace(state.past, shift=judgement.classes.shift)
+        past = repeats.remember(past, judgement.placed(judgement.full), with_rows)
+        past = replace(past, gtids=past.gtids.and_more(judgement.ids(judgement.classes.released)))
+        filled = repeated[judgement.tally.expected[repeated] > 0]
+        again = intake.again + judgement.placed(filled)
+        past, unproved = repeats.judge(self.source, past, again, with_rows, newer=len(judgement.full) > 0)
+        foreign = repeated[np.isin(judgement.ids(repeated), list(unproved))]
         more = judgement.table.filter(pa.array(judgement.of(foreign) & judgement.opening))
-        return pa.concat_tables([intake.unknown, more.select(intake.unknown.schema.names)])
+        early = intake.repeats.filter(pc.is_in(intake.repeats[model.TXN_ID], pa.array(sorted(unproved), pa.string())))
+        return past, pa.concat_tables([early, more.select(early.schema.names)])
 
     def _repeat_notices(self, unknown: pa.Table) -> Iterator[Event]:
         if unknown.num_rows:
@@ -286,10 +290,13 @@ class _JudgedEvents:
         """The released transactions that have rows."""
         return self.classes.released[self.tally.expected[self.classes.released] > 0]
 
-    def places(self, transactions: Indexes) -> list[v.Place]:
-        """Position and id of `transactions`."""
-        ids = self.tally.ids.take(pa.array(transactions)).to_pylist()
-        return list(zip(self.tally.position[transactions].tolist(), ids, strict=True))
+    def ids(self, transactions: Indexes) -> pa.Array:
+        return self.tally.ids.take(pa.array(transactions))
+
+    def placed(self, transactions: Indexes) -> Placed:
+        """`transactions`, which have rows."""
+        last_rows = self.tally.rows[self.tally.first[transactions + 1] - 1]
+        return Placed(self.ids(transactions), self.tally.position[transactions], self.table, last_rows)
 
     @property
     def snapshot(self) -> Indexes:
@@ -307,7 +314,6 @@ def _judgement(
     counts, classes, table = judgement.tally, judgement.classes, judgement.table
     full = judgement.full
     state, units, snapshot_released = _release(judgement, state, full)
-    state = replace(state, gtids=state.gtids.and_more(counts.ids.take(pa.array(classes.released))))
     settled = np.concatenate([classes.released, classes.repeated])
     finished = judgement.of(settled) | judgement.of(classes.given_up) | counts.repeated
     finished[judgement.snapshot] = snapshot_released
@@ -352,8 +358,7 @@ def _release(judgement: _JudgedEvents, state: VerifiedState, full: Indexes) -> t
         snapshot = snapshot[:0]
     if len(full):
         units.append(_released(table, judgement.tally, full, snapshot))
-        past = v.remember(state.history, judgement.places(full))
-        state = replace(state, last_position=int(judgement.tally.position[full].max()), history=past)
+        state = replace(state, last_position=int(judgement.tally.position[full].max()))
         snapshot = snapshot[:0]
     return state, units, len(snapshot) == 0
 

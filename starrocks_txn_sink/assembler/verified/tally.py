@@ -23,6 +23,8 @@ from starrocks_txn_sink.assembler.verified.deliveries import (
     join_deliveries,
     same_rows,
 )
+from starrocks_txn_sink.assembler.verified.gtids import has_gtid
+from starrocks_txn_sink.assembler.verified.repeats import Past
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,12 +170,12 @@ class TransactionClasses:
     shift: int  # of the next transactions
 
 
-def classify(counts: Tally, last_position: int | None, shift: int, never_seen: Mask) -> TransactionClasses:
+def classify(counts: Tally, last_position: int | None, past: Past) -> TransactionClasses:
     """Classify the tallied transactions.
 
     A transaction is released if it is whole and all earlier commits are settled. An overdue transaction is given up;
-    otherwise it would hold back all later ones. `shift` is added to the source's positions; a transaction that was
-    `never_seen` is new at any position, and those behind it follow its shift.
+    otherwise it would hold back all later ones. What has a GTID is new or a repeat by that. Positions decide over the
+    others, and over a GTID below all of its server, unless the positions have gone back: they are of another log then.
     """
     overdue = np.flatnonzero(counts.overdue)
     ended = np.flatnonzero(counts.end >= 0)
@@ -182,14 +184,17 @@ def classify(counts: Tally, last_position: int | None, shift: int, never_seen: M
     reached = ended[: int((ended == blocked[0]).argmax())] if len(blocked) else ended
     due = reached[counts.whole[reached]]
     blocking = int(blocked[0]) if len(blocked) else -1
-    positions = counts.position + shift
+    shift, positions = past.shift, counts.position + past.shift
+    seen, never_seen = (mask[due] for mask in past.gtids.judge(counts.ids))
+    uncertain = has_gtid(counts.ids)[due] & ~never_seen
     filled = counts.expected[due] > 0
     start = NOWHERE if last_position is None else last_position
     while True:  # once for each time that the source's positions go back
-        position = np.where(filled, positions[due], NOWHERE)
+        old = uncertain if shift else seen
+        position = np.where(filled & ~old, positions[due], NOWHERE)
         last_passed = np.maximum.accumulate(np.concatenate([[start], position]))[:-1]
-        new = (position > last_passed) | ~filled
-        back = np.flatnonzero(~new & never_seen[due])
+        new = ((position > last_passed) | ~filled) & ~old
+        back = np.flatnonzero(~new & never_seen)
         if not len(back):
             return TransactionClasses(due[new], due[~new], overdue, blocking, positions, shift)
         more = int(last_passed[back[0]] + 1 - position[back[0]])

@@ -217,7 +217,9 @@ def test_lanes_remember_over_chunks_micro_batches_and_the_manifest() -> None:
         bench.feed(named(table([event]), "a"))
     bench.feed(named(table(FIRST), "a"))
     assert (bench.total.repeats, bench.total.unknown_repeats) == (8, 0)
-    assert Manifest.from_json(bench.stored).partitions["a"].state.history
+    state = Manifest.from_json(bench.stored).partitions["a"].state
+    assert isinstance(state, AssemblerState)
+    assert state.history
     for event in FIRST:
         with pytest.raises(SourceChanged):
             bench.feed(named(table([replace(event, txn="another")]), "a"))

@@ -1,0 +1,226 @@
+"""Which transactions of Debezium are proved to be repeats (`rules.history`): by their place, id and content.
+
+A transaction with a GTID has its place in its server's log, the number; any other one has its position. So each log has
+a history of its own. The content of a transaction is that of its last row: a delivery that a restart of the connector
+cut lacks rows in front, but not this one.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+from zlib import crc32
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from starrocks_txn_sink.assembler.rules import history, model
+from starrocks_txn_sink.assembler.rules.history import Run
+from starrocks_txn_sink.assembler.rules.intake import Indexes
+from starrocks_txn_sink.assembler.verified.gtids import SeenGtids, by_server
+from starrocks_txn_sink.errors import SourceChanged
+from starrocks_txn_sink.rows.metadata import without_time
+
+if TYPE_CHECKING:
+    from starrocks_txn_sink.assembler.verified.deliveries import WithRows
+
+POSITIONS: Final = ""
+"""The log of the transactions without a GTID: their place is their position."""
+
+_REMEMBERED: Final = 256  # newest transactions of a log whose places the state has without a gap
+_CONTENT_BITS: Final = 16  # of a checksum; the others are of the id
+_ALL: Final = 0xFFFFFFFF
+_CONTENT: Final = (1 << _CONTENT_BITS) - 1
+_COLLECTION: Final = "collection"
+
+_HINT: Final = (
+    "Where the source's database was restored or set back, StarRocks may have rows that it lacks: start again with "
+    "another `job` and a new checkpoint, behind a new snapshot. To leave the repeats out as written, filter them out "
+    "before assemble_debezium."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What the state has of a source's transactions: a history and a run of repeats for each log.
+
+    `shift` leads from the source's positions to the released ones, which go on where the source's go back.
+    """
+
+    histories: Mapping[str, bytes] = field(default_factory=dict)
+    runs: Mapping[str, Run] = field(default_factory=dict)
+    gtids: SeenGtids = field(default_factory=SeenGtids)
+    shift: int = 0
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Past:
+        """The past that a state's JSON has."""
+        numbers = {
+            server: tuple((low, high) for low, high in ranges)
+            for server, ranges in document["gtids"]["numbers"].items()
+        }
+        return cls(
+            {log: base64.b64decode(text) for log, text in document["histories"].items()},
+            {log: Run(**run) for log, run in document["runs"].items()},
+            SeenGtids(numbers, document["gtids"]["whole"]),
+            document["shift"],
+        )
+
+    def log_of(self, server: str) -> str:
+        """The log of a server's transactions: their positions, as long as a server may be one of an earlier release."""
+        return server if self.shift or self.gtids.whole or server in self.gtids.numbers else POSITIONS
+
+    def knows_all(self, log: str) -> bool:
+        """Whether what nothing proves ends the query: a state of an earlier release has not seen all positions."""
+        return log != POSITIONS or history.knows_all(self.histories.get(log, b""))
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Transactions with their released positions. `last_row` is the place of the last row in `events`; -1: not here."""
+
+    ids: pa.Array
+    positions: Indexes
+    events: pa.Table
+    last_row: Indexes
+
+    def by_log(self, past: Past) -> Mapping[str, tuple[Indexes, Indexes]]:
+        """Of each log: the transactions, by number, and their places, which ascend."""
+        positioned, logs = np.ones(len(self.ids), dtype=bool), dict[str, tuple[Indexes, Indexes]]()
+        for server, at, numbers in by_server(self.ids):
+            if past.log_of(server) != POSITIONS:
+                positioned[at], logs[server] = False, (at, numbers)
+        if positioned.any():
+            logs[POSITIONS] = (np.flatnonzero(positioned), self.positions[positioned])
+        order = {log: np.argsort(places, kind="stable") for log, (_, places) in logs.items()}
+        return {log: (at[order[log]], places[order[log]]) for log, (at, places) in logs.items()}
+
+    def __add__(self, other: Placed) -> Placed:
+        """Both; the events of `other` may have more columns."""
+        rows = other.last_row + np.where(other.last_row >= 0, self.events.num_rows, 0)
+        return Placed(
+            pa.concat_arrays([self.ids, other.ids]),
+            np.concatenate([self.positions, other.positions]),
+            pa.concat_tables([self.events, other.events.select(self.events.schema.names)]),
+            np.concatenate([self.last_row, rows]),
+        )
+
+    def checksums(self, chosen: Indexes, with_rows: WithRows) -> Sequence[int]:
+        """A checksum of id and content of each transaction in `chosen`; that of the id alone without its last row."""
+        ids = self.ids.take(pa.array(chosen)).to_pylist()
+        sums = [crc32(txn_id.encode()) & ~_CONTENT for txn_id in ids]
+        here = np.flatnonzero(self.last_row[chosen] >= 0)
+        if len(here):
+            rows = with_rows(self.events.take(pa.array(self.last_row[chosen[here]])))
+            columns = (rows[_COLLECTION], rows[model.OP], without_time(rows[model.ROW]))
+            contents = zip(here.tolist(), *(column.to_pylist() for column in columns), strict=True)
+            for at, *content in contents:
+                sums[at] |= crc32("\0".join(text or "" for text in content).encode()) & _CONTENT
+        return sums
+
+
+def judge(source: str, past: Past, repeats: Placed, with_rows: WithRows, *, newer: bool) -> tuple[Past, set[str]]:
+    """The past after `repeats`, none of which was released now, and the ids of those that are not proved to be repeats.
+
+    `newer`: other transactions were released with them. Raises SourceChanged for a transaction that is not the one that
+    was at its place, and for a run that has ended without a proof.
+    """
+    runs, unproved = dict[str, Run](), set[str]()
+    logs = repeats.by_log(past)
+    for log in {*logs, *past.runs}:
+        at, places = logs.get(log, (np.empty(0, np.int64), np.empty(0, np.int64)))
+        here = repeats.last_row[at] >= 0
+        if log != POSITIONS:  # the id is the place: only the content proves or disproves
+            rest, at, places = at[~here], at[here], places[here]
+            here = here[here]
+            if not len(at):
+                unproved.update(repeats.ids.take(pa.array(rest)).to_pylist())
+        verdict = history.judge(
+            past.histories.get(log, b""),
+            past.runs.get(log),
+            places,
+            lambda chosen, at=at: repeats.checksums(at[chosen], with_rows),  # type: ignore[misc]
+            bits=np.where(here, _ALL, _ALL & ~_CONTENT),
+            newer=newer,
+        )
+        if isinstance(verdict, history.Disproof):
+            raise _disproved(source, repeats, int(at[verdict.at]), int(places[verdict.at]))
+        refused = verdict.refused or _older_than_all(past.histories.get(log, b""), verdict.run)
+        if refused is not None and past.knows_all(log):
+            raise _unproved(source, refused, log)
+        if verdict.run is not None:
+            runs[log] = verdict.run
+        unproved.update(repeats.ids.take(pa.array(at[~verdict.proved])).to_pylist())
+    return replace(past, runs=runs), unproved
+
+
+def _older_than_all(entries: bytes, run: Run | None) -> Run | None:
+    """The run if nothing proves it, and nothing ever will: it is in front of the first transaction that was read."""
+    unproved = run is not None and not run.proved and bool(entries)
+    return run if run is not None and unproved and run.last < history.first_place(entries) else None
+
+
+def remember(past: Past, released: Placed, with_rows: WithRows) -> Past:
+    """The past after `released` transactions, which all have rows."""
+    past, histories = replace(past, gtids=past.gtids.and_more(released.ids)), dict(past.histories)
+    for log, (at, places) in released.by_log(past).items():
+        before = histories.get(log, b"")
+        last = history.last_place(before) if before else None
+        if log == POSITIONS:
+            numbers, count = np.arange(len(at)), len(at)
+        else:  # numbers of its own, without those that come behind a higher one
+            above = places > last if last is not None else np.ones(len(at), dtype=bool)
+            at, places = at[above], places[above]
+            if not len(at):
+                continue
+            numbers = places - ((last if last is not None else int(places[0]) - 1) + 1)
+            count = int(numbers[-1]) + 1
+        chosen = history.newest(len(at), _REMEMBERED, before)
+        sums = released.checksums(at[chosen], with_rows)
+        histories[log] = history.extended(before, count, numbers[chosen], places[chosen], sums, _REMEMBERED)
+    return replace(past, histories=histories)
+
+
+def refuse_known_ids(source: str, again: pa.Table, last_position: int | None) -> None:
+    """Raise SourceChanged for an END in `again`, of transactions whose id was there, at a position above the last one.
+
+    A transaction with a GTID has no position here.
+    """
+    above = pc.greater(again[model.POSITION], pa.scalar(last_position, pa.int64()))
+    at = pc.index(above, True).as_py()
+    if at >= 0:
+        raise SourceChanged(
+            "A transaction has the id of one that was written, and comes at a later position: the source was "
+            "recreated, or counts its transactions from the start again. It was not written.",
+            hint=_HINT,
+            source=source,
+            txn_id=again[model.TXN_ID][at].as_py(),
+            position=again[model.POSITION][at].as_py(),
+            last_position=last_position,
+        )
+
+
+def _disproved(source: str, repeats: Placed, at: int, place: int) -> SourceChanged:
+    return SourceChanged(
+        "A transaction is at, or between, places that are read already, and others were there before: the source was "
+        "recreated or rewound.",
+        hint=_HINT,
+        source=source,
+        txn_id=repeats.ids[at].as_py(),
+        position=place,
+    )
+
+
+def _unproved(source: str, run: Run, log: str) -> SourceChanged:
+    where = "positions below the newest one that was written" if log == POSITIONS else f"GTIDs of {log} that are old"
+    return SourceChanged(
+        f"{run.units} transaction(s) came at {where}, and none of them is one that the assembler remembers there: the "
+        "source was set back, restored or recreated. They were not written.",
+        hint=_HINT,
+        source=source,
+        position=run.first,
+        last_position=run.last,
+    )
