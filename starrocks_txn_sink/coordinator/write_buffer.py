@@ -178,6 +178,10 @@ class WriteBuffer:
     def _tables(self) -> Iterator[str]:
         """Tables with pending chunks, largest first: the longest load starts first.
 
+        Lanes that write the same tables meet at the largest one. To begin at different ones was no faster over four
+        lanes and twenty tables (emulator, loads of 0.2 s, four at a time: 0.95 of the speed with equal loads, 0.97 with
+        loads of all sizes): the largest table, which is one stream over all lanes, ends last then.
+
         Each segment that comes in and each load that ends asks for them, so the order is kept as long as it holds.
         After the end of the rows it may be older: tables only become smaller.
         """

@@ -58,9 +58,9 @@ class PartitionStatus:
 class JobStatus:
     """State of a job. `partitions` are the source partitions with the largest lags, or else with the oldest commits.
 
-    `positions` and `lag` are sums over all `partition_count` source partitions. `committed_labels` counts labels that
-    the server lists as open though they are committed (wire contract 10.6); None: nobody has asked, so that
-    `open_labels` may have such ones. Times are UTC, as text. `moved` says of a closed job since when and to which job,
+    `positions` and `lag` are sums over all `partition_count` source partitions. The server may list labels as open that
+    are committed (wire contract 10.6), so which of `listed_labels` are `open_labels` takes a question for each; None:
+    nobody has asked. Times are UTC, as text. `moved` says of a closed job since when and to which job,
     `lag_unknown` of which partitions the lag is not known though brokers were asked, and why, and `snapshot` how far
     the source's first snapshot is; empty without one.
     """
@@ -73,8 +73,8 @@ class JobStatus:
     partition_count: int
     positions: int
     partitions: Sequence[PartitionStatus]
-    open_labels: Sequence[str]
-    committed_labels: int | None
+    listed_labels: Sequence[str]
+    open_labels: Sequence[str] | None
     dead_letter_rows: int
     lag: int | None = None
     lag_unknown: str = ""
@@ -86,8 +86,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     command_line.add_server_arguments(parser, load_url=False)
     parser.add_argument(
         "--load-url",
-        help="HTTP addresses of the frontends: asks for the state of each listed label, and leaves out committed ones, "
-        "which StarRocks before 4.1.3 lists as well",
+        help="HTTP addresses of the frontends: asks for the state of each listed label. Without it open labels are "
+        "not known, because StarRocks before 4.1.3 lists committed ones as well",
     )
     command_line.add_shared_arguments(
         parser,
@@ -152,13 +152,15 @@ def job_statuses(
     statuses = []
     for job in [options.job] if options.job is not None else jobs:
         labels = SqlLedger(connection, options.database).execute(ListUnfinished(LabelPrefix(job)), deadline)
-        states = _states(options, labels, deadline) if args.load_url else None
+        states = _states(options, labels, deadline) if args.load_url or not labels else None
         job_rows = [row for row in rows if row[0] == job]
         statuses.append(_status(job, job_rows, labels, states, int(letters.get(job, 0)), args, ends))
     return statuses
 
 
 def _states(options: SinkOptions, labels: Sequence[str], deadline: Deadline) -> Mapping[str, str]:
+    if not labels:
+        return {}
     with closing(HttpTransport(options)) as transport:
         return label_states(transport, options.database, labels, deadline)
 
@@ -180,7 +182,6 @@ def _status(
         for _, _, name, position, batch, label, _, updated_at, _ in read
     ]
     partitions.sort(key=lambda row: (-(row.lag or 0), row.committed_at, row.partition))
-    open_labels = [label for label in labels if states is None or is_open(states[label])]
     owner, since = next(((str(row[6]), str(row[7])) for row in rows if row[1] == DRIVER), ("", ""))
     return JobStatus(
         job,
@@ -191,8 +192,8 @@ def _status(
         partition_count=len(partitions),
         positions=sum(row.position for row in partitions),
         partitions=partitions[: args.top],
-        open_labels=open_labels,
-        committed_labels=None if states is None else len(labels) - len(open_labels),
+        listed_labels=labels,
+        open_labels=None if states is None else [label for label in labels if is_open(states[label])],
         dead_letter_rows=dead_letter_rows,
         lag=sum(lags.values()) if lags else None,
         lag_unknown="" if ends is None else why_unknown([name for name in positions if name not in lags], args.topic),
@@ -278,11 +279,12 @@ def text_lines(statuses: Sequence[JobStatus], database: str, clock: Clock) -> It
         if status.moved:
             yield f"  closed: the job was moved {status.moved}"
         yield f"  owner: run {status.owner} since {status.owner_since}" if status.owner else "  owner: none"
-        yield f"  open labels: {len(status.open_labels) or 'none'}" + "".join(
-            f"\n    {name}" for name in status.open_labels
-        )
-        if status.open_labels and status.committed_labels is None:
-            yield "    (StarRocks before 4.1.3 lists committed labels, too: with --load-url they are left out)"
+        if status.open_labels is None:
+            yield f"  open labels: not known; {len(status.listed_labels)} are listed, open or committed"
+            yield "    (StarRocks before 4.1.3 lists committed labels, too; --load-url asks for the state of each)"
+        else:
+            names = "".join(f"\n    {name}" for name in status.open_labels)
+            yield f"  open labels: {len(status.open_labels) or 'none'}{names}"
         yield f"  dead letters: {f'{status.dead_letter_rows} rows' if status.dead_letter_rows else 'none'}"
         lag = f", {status.lag} rows behind" if status.lag is not None else ""
         yield f"  source partitions: {status.partition_count}, sum of positions {status.positions}{lag}"

@@ -35,7 +35,11 @@ class Turns(Protocol):
 
 
 class TurnQueue:
-    """Gives the turns in the order in which they were asked for; a holder has one turn, or waits for one."""
+    """Gives the turns in the order in which they were asked for; a holder has one turn, or waits for one.
+
+    Lanes may take tables in any order: a load asks for its turn before it sends a byte, and has no other one. So nobody
+    who has a turn waits for another one, no circle of waits can close, and who has waited longest goes next.
+    """
 
     def __init__(self) -> None:
         self._queues: dict[TurnRequest, deque[Hashable]] = {}  # the first of each has the turn

@@ -64,7 +64,8 @@ def test_every_job_of_a_database(jobs: Emulator, capsys: Shown) -> None:
     assert (first["partition_count"], first["positions"], first["last_batch"]) == (2, 100, 5)
     assert [partition["partition"] for partition in first["partitions"]] == ["p-1", "p-0"]  # the oldest commit first
     assert first["last_commit"] > "2026-01-02 03:04:05"
-    assert (len(first["open_labels"]), first["dead_letter_rows"], first["lag"]) == (1, 1, None)
+    assert (first["open_labels"], len(first["listed_labels"])) == (None, 1)
+    assert (first["dead_letter_rows"], first["lag"]) == (1, None)
     assert (second["partition_count"], second["open_labels"], second["dead_letter_rows"]) == (1, [], 0)
     assert first["owner"]
     assert first["owner_since"]
@@ -79,10 +80,12 @@ def test_committed_labels_that_the_server_lists_are_no_open_ones(jobs: Emulator,
     """Wire contract 10.6."""
     assert command(jobs, "--job", "first", "--json", "--load-url", jobs.load_url) == 0
     (job,) = json.loads(capsys.readouterr().out)["jobs"]
-    assert (len(job["open_labels"]), job["committed_labels"]) == (1, 1)
+    assert (len(job["open_labels"]), len(job["listed_labels"])) == (1, 2)
+    assert set(job["open_labels"]) < set(job["listed_labels"])
     assert command(jobs, "--job", "first") == 0
-    assert "open labels: 2\n" in (output := capsys.readouterr().out)
-    assert "with --load-url they are left out" in output
+    assert "open labels: not known; 2 are listed, open or committed\n" in (output := capsys.readouterr().out)
+    assert "--load-url asks for the state of each" in output
+    assert not any(label in output for label in job["listed_labels"])
 
 
 def test_a_database_that_is_not_there_is_said(server: Emulator, capsys: Shown) -> None:
@@ -91,7 +94,7 @@ def test_a_database_that_is_not_there_is_said(server: Emulator, capsys: Shown) -
 
 
 def test_a_person_reads_the_same(jobs: Emulator, capsys: Shown) -> None:
-    assert command(jobs, "--top", "1") == 0
+    assert command(jobs, "--top", "1", "--load-url", jobs.load_url) == 0
     output = capsys.readouterr().out
     assert "Job first, database shop (now " in output
     assert "  open labels: 1\n    first-" in output
@@ -208,7 +211,7 @@ def test_the_partitions_that_are_furthest_behind_come_first(
     output = capsys.readouterr().out
     assert "sum of positions 100, 958 rows behind" in output
     assert output.index("p-0  42  957 behind") < output.index("p-1  58  1 behind")
-    assert "not known" not in output
+    assert "lag not known" not in output
     known.clear()
     assert command(jobs, "--job", "first", "--kafka", "b1:9092") == 0
     assert "    lag not known of p-1: the brokers know no such partition\n" in capsys.readouterr().out
