@@ -51,7 +51,7 @@ def main() -> None:
 
 def _round(url: str, number: int, rows: int) -> tuple[float, float]:
     """Megabytes of one transaction, and its seconds from begin to the answer to the commit."""
-    row = '{"id":%d,"customer":"customer-%06d","amount":"%07d.50","note":"' + "x" * 75 + '"}'
+    row = '{"id":%d,"customer":"customer-%06d","amount":"1%06d.50","note":"' + "x" * 75 + '"}'
     body = ("[" + ",".join(row % (number * rows + n, n, n) for n in range(rows)) + "]").encode()
     headers = {"label": f"bench-{number}", "db": "shop", "table": "orders", "transaction_type": "multi"}
     headers |= {"Expect": "100-continue", "format": "json", "strip_outer_array": "true", "timeout": "600"}

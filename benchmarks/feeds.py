@@ -15,8 +15,8 @@ PARTITIONS = 4
 
 def row(number: Column) -> Column:
     """A row of 150 bytes of JSON."""
-    start = F.format_string('{"id":1%011d,"customer":"customer-%06d","amount":"%07d.50","note":"', number,
-                            F.pmod(number, F.lit(100_000)), F.pmod(number, F.lit(9_999_999)))  # fmt: skip
+    start = F.format_string('{"id":1%011d,"customer":"customer-%06d","amount":"1%06d.50","note":"', number,
+                            F.pmod(number, F.lit(100_000)), F.pmod(number, F.lit(999_999)))  # fmt: skip
     return F.concat(F.rpad(start, 148, "abcdefghijklmnopqrstuvwxyz"), F.lit('"}'))
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
-from sqlglot import exp
+from sqlglot import TokenType, exp
 from sqlglot.dialects.starrocks import StarRocks
 
 from starrocks_emulator.settings import EmulatorError
@@ -48,6 +48,13 @@ class Dialect(StarRocks):
             **StarRocks.Parser.CONSTRAINT_PARSERS,
             **{name: _aggregate_of(name) for name in AGGREGATES},
         }
+
+        def _parse_index_params(self) -> exp.IndexParameters | None:
+            """None in front of PARTITION BY: behind PRIMARY KEY sqlglot takes that for a part of the key."""
+            if self._match(TokenType.PARTITION_BY, advance=False):
+                return None
+            parameters: exp.IndexParameters = super()._parse_index_params()
+            return parameters
 
 
 def require_extensible_sqlglot(dialect: type[StarRocks] = Dialect) -> None:
@@ -93,14 +100,10 @@ def table_definition(create: exp.Create, database: str) -> Table:
 
 
 def _partition_by(parts: list[exp.Expr]) -> str:
-    """The clause as the server writes it; behind PRIMARY KEY sqlglot takes it for a part of the key."""
+    """The clause as the server writes it."""
     clause = next((part for part in parts if type(part).__name__.startswith("Partition")), None)
     by = clause.this if isinstance(clause, exp.PartitionedByProperty) else None
     listed = by.expressions if isinstance(by, exp.Schema) else [by] if by is not None else []
-    for part in parts:
-        listed = listed or [
-            column for index in part.find_all(exp.IndexParameters) for column in index.args.get("partition_by") or []
-        ]
     if len(listed) == 1 and isinstance(listed[0], (exp.Tuple, exp.Paren)):
         listed = listed[0].expressions or [listed[0].this]
     names = [column.name for column in listed if isinstance(column, (exp.Column, exp.Identifier))]

@@ -30,10 +30,10 @@ _EPOCH = datetime(1, 1, 1)
 _SECONDS: Mapping[str, int] = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}
 
 _RANGES = re.compile(
-    r"(?is)PARTITION BY RANGE \((?P<column>[^(),]+)\) \((?P<parts>(?:START \('(?P<start>[^']*)'\) "
-    r"END \('(?P<end>[^']*)'\) EVERY|PARTITION).*)\)"
+    r"(?is)PARTITION BY RANGE \((?P<column>[^(),]+)\) \((?P<parts>(?:START \('?(?P<start>[^')]*)'?\) "
+    r"END \('?(?P<end>[^')]*)'?\) EVERY|PARTITION).*)\)"
 )
-_LESS_THAN = re.compile(r"(?i)VALUES LESS THAN \('([^']*)'\)")
+_LESS_THAN = re.compile(r"(?i)VALUES LESS THAN \('?([^')]*)'?\)")
 
 Values = tuple["str | None", ...]
 
@@ -92,7 +92,8 @@ OUT_OF_RANGES: Final = "The row is out of partition ranges. Please add a new par
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What the explicit ranges of one column take in, as texts: from `first` (empty: the least value), below `end`."""
+    """What the explicit ranges of one column take in, as texts: from `first` (empty: the least value), below `end`
+    (empty: no end)."""
 
     column: str
     first: str
@@ -105,12 +106,13 @@ class Bounds:
         ends = _LESS_THAN.findall(match["parts"]) if match else []
         if match is None or not (ends or match["end"]):
             return None
-        return cls(match["column"].strip(" `"), match["start"] or "", match["end"] or max(ends))
+        endless = any(end.upper() == "MAXVALUE" for end in ends)  # ranges are in their order
+        return cls(match["column"].strip(" `"), match["start"] or "", "" if endless else match["end"] or ends[-1])
 
     def leaves_out(self, value: str) -> str:
         """The SQL condition of a value in none of the ranges; NULL is the least value."""
         too_low = f"{value} IS NULL OR {value} < {literal(self.first)}" if self.first else "false"
-        return f"({value} >= {literal(self.end)} OR {too_low})"
+        return f"({value} >= {literal(self.end)} OR {too_low})" if self.end else f"({too_low})"
 
 
 def _hexadecimal(match: re.Match[str]) -> str:

@@ -92,6 +92,25 @@ def test_rows_outside_of_all_ranges_are_filtered(store: Store, ranges: str, outs
     load(store, "r", [row for row in content if row["k"] not in outside])
 
 
+@pytest.mark.parametrize(
+    ("ranges", "outside"),
+    [
+        ("PARTITION p1 VALUES LESS THAN ('9'), PARTITION p2 VALUES LESS THAN ('100')", [100, 101]),
+        ("PARTITION p1 VALUES LESS THAN (100)", [100, 101]),
+        ("PARTITION p1 VALUES LESS THAN ('9'), PARTITION p2 VALUES LESS THAN (MAXVALUE)", []),
+        ("START ('2') END ('100') EVERY (7)", [1, 100, 101]),
+    ],
+)
+def test_ranges_of_a_primary_key_are_those_of_numbers(store: Store, ranges: str, outside: list[int]) -> None:
+    rows(store, f"CREATE TABLE test.r (k BIGINT NOT NULL) PRIMARY KEY(k) PARTITION BY RANGE(k) ({ranges})")
+    content = [{"k": k} for k in (1, 2, 99, 100, 101)]
+    if outside:
+        with pytest.raises(CommitRejected, match="abnormal data more than max filter rate") as failure:
+            load(store, "r", content)
+        assert failure.value.filtered == len(outside)
+    load(store, "r", [row for row in content if row["k"] not in outside])
+
+
 def test_a_commit_finishes_tables_in_the_order_of_their_hashes() -> None:
     ledger = "_starrocks_txn_sink_ledger"
     assert finishing_order([ledger, "ev_list"]) == ["ev_list", ledger]
