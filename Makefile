@@ -47,9 +47,10 @@ test: setup $(VENV)/.class-archive
 	$(if $(SERVER),$(MAKE) record FOLDERS="tests/spark tests/kafka tests/cdc",\
 	  $(BIN)/python -m pytest -n $(JOBS) --dist loadscope -m "not deep" $(ARGS))
 
-# Also what is marked `deep`, with five times as many examples and schedules.
+# Also what is marked `deep`, with five times as many examples and schedules; PROFILE=half takes half of them.
+PROFILE ?= deep
 test-all: setup $(VENV)/.class-archive
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadscope --hypothesis-profile=deep $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadscope --hypothesis-profile=$(PROFILE) $(ARGS)
 
 # Spark's JVMs start twice as fast with an archive of its classes; the tests start dozens of them.
 $(VENV)/.class-archive: $(STAMP) starrocks_txn_sink/class_archive.py

@@ -1,7 +1,7 @@
-"""How deep the tests dig: `make test` takes a fifth of the examples and schedules that `make test-all` takes.
+"""How deep the tests dig: of the examples and schedules of `make test-all`, `make test` takes a fifth.
 
-The profile is chosen with pytest's option `--hypothesis-profile=deep`. What takes long however few the examples are is
-marked `deep`, and `make test` leaves it out.
+The profile is chosen with pytest's option `--hypothesis-profile`: `deep`, or `half` for all tests with fewer examples.
+What takes long however few the examples are is marked `deep`, and `make test` leaves it out.
 """
 
 from __future__ import annotations
@@ -10,17 +10,19 @@ from hypothesis import settings
 
 # How long an example takes says nothing about the code on machines that are shared.
 settings.register_profile("quick", max_examples=20, deadline=None)
+settings.register_profile("half", max_examples=50, deadline=None)
 settings.register_profile("deep", max_examples=100, deadline=None)
 settings.load_profile("quick")
 
 
 def is_deep() -> bool:
-    return settings.get_current_profile_name() == "deep"
+    return settings.get_current_profile_name() != "quick"
 
 
 def scaled(deep: int) -> int:
-    """How many examples, schedules or random inputs: `deep` in the deep profile, a fifth of it in the quick one."""
-    return deep if is_deep() else max(5, deep // 5)
+    """How many examples, schedules or random inputs: all of `deep`, half of it, or a fifth, by the profile."""
+    parts = {"deep": 1, "half": 2}.get(settings.get_current_profile_name(), 5)
+    return deep if parts == 1 else max(5, deep // parts)
 
 
 def examples(deep: int) -> settings:
