@@ -60,8 +60,8 @@ class TransactionAssembly:
         by: The column with the source partition (string or integer).
         interleaved: Whether a source partition has several open transactions, one per txn_id, or one.
         open_timeout: The longest time that a transaction may be open, in processing time: seconds, a timedelta or text
-            like `10 min`; None sets no limit. The sink checks it when a micro-batch runs; Spark runs none while no
-            event comes.
+            like `10 min`; None sets no limit. The time that the query is down does not count. The sink checks it when a
+            micro-batch has read Kafka to its end; Spark runs none while no event comes.
         on_open_timeout: `fail` the query at a transaction that is open for longer, or `drop` the transaction.
         missing_begin: `fail` the query at events whose BEGIN was never seen, or `drop` or `accept` them.
         lines: The columns of raw events (`TxnEventLines`); None for parsed events.
@@ -197,8 +197,9 @@ class DebeziumAssembly(MessageAssembly):
         transactions: `whole` source transactions, by Debezium's transaction metadata; or `none`: each change by itself,
             also where a message has such metadata. The transaction topic is then left out.
         open_timeout: The longest wait for the counts of a transaction to match, from its first event on, in processing
-            time: seconds, a timedelta or text like `10 min`. None sets no limit, and later commits wait too. The sink
-            checks it when a micro-batch runs; Spark runs none while no message comes.
+            time: seconds, a timedelta or text like `10 min`. None sets no limit, and later commits wait too. The time
+            that the query is down does not count. The sink checks it when a micro-batch has read Kafka to its end;
+            Spark runs none while no message comes.
         on_open_timeout: `quarantine` a transaction after this time, or `fail` the query.
         deleted_row: The row of a delete: Debezium's `before`, or the message's `key`.
         unavailable_value: The connector's placeholder for values that did not change. The columns keep their values in

@@ -75,6 +75,8 @@ from starrocks_txn_sink.sources.formats.tables import TableMapping
 from starrocks_txn_sink.sources.kafka.spark_reader import (
     KafkaSource,
     PlannedRanges,
+    ReadToEnd,
+    counts_pauses,
     needs_topic_names,
     query_partitions,
 )
@@ -122,6 +124,8 @@ class EventsWriter:
     plan: LanePlan | None = None
     _kafka: KafkaSource | None = None
     _has_begun: bool = False  # this run has met a micro-batch
+    _policy: Policy | VerifiedPolicy | None = None  # of this micro-batch
+    _read_to_end: ReadToEnd = field(default_factory=ReadToEnd)
     _row_bytes: float = 200.0  # average in the last micro-batch; the first value is a guess
     _topic_names: bool = False  # of source partitions, in this micro-batch
     _kept: dict[tuple[bool, bool], _SchemaColumns] = field(default_factory=dict)  # by sorted and `_topic_names`
@@ -175,11 +179,14 @@ class EventsWriter:
         if self.source is not None:
             self.source.snapshot.partitions = partial(query_partitions, frame, task.checkpoint)
         before, now = Manifest(), batch_time(frame, task.checkpoint) or SystemClock().wall()
+        self._policy = self.assembly.policy
         if self.log is not None:
             before = self.log.before(task.batch_id, may_begin=not self.assembly.needs_state)
             if not self._has_begun and self.source is not None:
                 self.source.snapshot.waiting = before.marks
+            before = self._on_the_clock(frame, task, before, now)
             self._has_begun = True
+        clock, now = before.clock.after(now), before.clock.read(now)
         # Change by change a topic is a table, and a connector gets more of them.
         self._topic_names = self.assembly.policy is None or self._needs_topic_names(frame, task, before)
         alter = partial(add_missing, task.options, self.session, listener, rules=self.rules.rules)
@@ -188,7 +195,23 @@ class EventsWriter:
         if rows := sum(region.rows for region in regions):
             self._row_bytes = sum(region.bytes for region in regions) / rows
         committed = not all(receipt.recycled for receipt in outcome.receipts)  # at the end, which checks the owner
-        self._publish(task, before, _join(outcome.carried), now, committed, listener)
+        self._publish(task, replace(before, clock=clock), _join(outcome.carried), now, committed, listener)
+
+    def _on_the_clock(self, frame: DataFrame, task: LaneTask, before: Manifest, now: float) -> Manifest:
+        """`before` with the clock of this micro-batch; its policy judges no `open_timeout` before the source's end."""
+        clock, limit = before.clock, getattr(self.assembly.policy, "open_timeout", None)
+        if not self._has_begun and not counts_pauses(frame, task.checkpoint):
+            clock = clock.restarted(now)
+        due = limit is not None and before.is_due(limit, before.clock.read(now))
+        reached = self._read_to_end.is_reached(frame, task.checkpoint) if due or not self._has_begun else False
+        if self.log is None or not due:
+            return replace(before, clock=clock)
+        earlier = self.log.clock_of_overdue(task.batch_id)
+        if earlier is None and not reached:
+            self._policy = replace(self._policy, open_timeout=None)  # type: ignore[type-var]
+        elif earlier is None and before.is_due(limit, clock.read(now)):
+            self.log.keep_clock_of_overdue(task.batch_id, clock)
+        return replace(before, clock=earlier or clock)
 
     def _needs_topic_names(self, frame: DataFrame, task: LaneTask, before: Manifest) -> bool:
         lines = self.assembly.lines
@@ -241,7 +264,7 @@ class EventsWriter:
         relayed = log is not None and log.relays
         task = replace(plan.task_of(task), whole=planned is not None or plan.proves)
         assembly = AssemblySpec(
-            policy=self.assembly.policy,
+            policy=self._policy,
             content=self.terms.encoder,
             now=now,
             directory=None if log is None or relayed else log.directory,
@@ -392,9 +415,10 @@ class EventsWriter:
         query = self.log.query if self.log is not None else ""
         after = before.with_batch(task.batch_id, query, carried.partitions, carried.inline.items())
         flows, notices = Counters(), list[Event]()
-        if isinstance(self.assembly.policy, Policy):  # verified transactions get overdue in their lane
-            expired, flows, notices = expire(self.assembly.policy, after.partitions, now)
+        if isinstance(self._policy, Policy):  # verified transactions get overdue in their lane
+            expired, flows, notices = expire(self._policy, after.partitions, now)
             after = after.with_batch(after.batch, after.query, expired, ())
+        after = replace(after, clock=before.clock)
         if self.source is not None:
             after = replace(after, marks=self.source.snapshot.waiting)
         if after.levels().open:
@@ -407,23 +431,20 @@ class EventsWriter:
         levels = after.levels()
         for notice in (*carried.notices, *notices):
             listener(notice)
-        oldest = min(
-            (
-                transaction.opened_at
-                for partition in after.partitions.values()
-                for transaction in partition.state.live()
-            ),
-            default=0.0,
-        )
+        oldest_entries = _oldest_open(after)
         if carried.malformed:
             _log.warning("events.malformed", count=carried.malformed, batch=task.batch_id)
-        all_counts: dict[str, float] = {**counts.as_dict(), "oldest_open": oldest, "malformed": carried.malformed}
+        all_counts: dict[str, float] = {
+            **counts.as_dict(),
+            "oldest_open": oldest_entries[0]["since"] if oldest_entries else 0.0,
+            "malformed": carried.malformed,
+        }
         all_counts["truncates"] = sum(
             notice.fields["count"] for notice in carried.notices if notice.name == "truncate.ignored"
         )
         all_counts |= {"open": levels.open, "open_rows": levels.open_rows, "state_bytes": levels.state_bytes}
         fields = {"query": task.checkpoint, "name": f"{task.checkpoint}/{STAGE}"}
-        listener(Event("assembler.counted", {**fields, "counts": all_counts, "oldest": _oldest_open(after)}))
+        listener(Event("assembler.counted", {**fields, "counts": all_counts, "oldest": oldest_entries}))
 
 
 @dataclass(slots=True)
@@ -490,7 +511,7 @@ def _oldest_open(after: Manifest) -> list[dict[str, Any]]:
         {
             "partition": name,
             "position": transaction.position,
-            "since": transaction.opened_at,
+            "since": transaction.opened_at + after.clock.down,
             "rows": transaction.rows,
             "bytes": transaction.bytes,
         }

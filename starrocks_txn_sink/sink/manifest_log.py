@@ -3,6 +3,7 @@
     batches/{batch}-{generation}-{epoch}.json   a manifest for each of the last micro-batches
     rows/{generation}-{epoch}-{batch}-…         the rows they name
     owners/{generation}-{epoch}                 one for each run of the query that was ever opened
+    overdue/{batch}                             the clock by which a micro-batch has given up source transactions
 
 Micro-batch N reads the manifest of N-1. It publishes its own manifest after all lanes have committed and before
 `foreachBatch` returns, so the manifest exists before Spark marks N as done. If the process dies between commit and
@@ -22,13 +23,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
+import orjson
+
 from starrocks_txn_sink.assembler.rules.directory import StateDirectory
+from starrocks_txn_sink.assembler.rules.reading_clock import ReadingClock
 from starrocks_txn_sink.assembler.rules.spill import FOLDER as ROWS, Manifest, missing_rows
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.sink.checkpoint import HadoopDirectory
 
 BATCHES: Final = "batches"
 OWNERS: Final = "owners"
+OVERDUE: Final = "overdue"
 LEAST_KEPT: Final = 2  # a process that dies before Spark marks N as done starts N again, which needs N-1
 INLINE_LIMIT: Final = 256 << 10  # bytes: every micro-batch writes the rows in its manifest again
 RELAY_LIMIT: Final = 128 << 20  # bytes: the driver keeps the files in memory, and sends them with each micro-batch
@@ -104,6 +109,24 @@ class ManifestLog:
         if names or not may_begin:
             raise _missing_state(batch, names)
         return Manifest(batch - 1, self.query)
+
+    def clock_of_overdue(self, batch: int) -> ReadingClock | None:
+        """The clock by which an earlier try of micro-batch `batch` has given up source transactions."""
+        if f"{batch:012d}" not in self.directory.names(OVERDUE):
+            return None
+        with self.directory.open(f"{OVERDUE}/{batch:012d}") as file:
+            return ReadingClock(**orjson.loads(file.read()))
+
+    def keep_clock_of_overdue(self, batch: int, clock: ReadingClock) -> None:
+        """Write, before the lanes run, that micro-batch `batch` gives up source transactions by `clock`.
+
+        When it runs again, it gives up the same ones, whatever it knows of the source by then: what is written of them
+        is known by its number.
+        """
+        for name in self.directory.names(OVERDUE):
+            if int(name) <= batch - LEAST_KEPT:
+                self.directory.delete(f"{OVERDUE}/{name}")
+        self.directory.write(f"{OVERDUE}/{batch:012d}", orjson.dumps(clock))
 
     @property
     def relays(self) -> bool:

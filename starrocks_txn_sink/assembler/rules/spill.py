@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from starrocks_txn_sink.assembler.rules.directory import StateDirectory
 from starrocks_txn_sink.assembler.rules.model import AssemblerState, Counters
+from starrocks_txn_sink.assembler.rules.reading_clock import ReadingClock
 from starrocks_txn_sink.assembler.verified.intake import VerifiedState
 from starrocks_txn_sink.errors import InputError
 
@@ -63,7 +64,7 @@ class Manifest:
     The driver publishes a manifest after all lanes have committed, and micro-batch N reads the manifest of N-1. So a
     replay starts from the same state, and the ledger skips rows that are already committed: carried-over state needs no
     commit protocol of its own. `marks` of the source's snapshot wait for the next commit. `described` has the types, by
-    the messages' schemas, of columns that tables lack: rows that wait may need them.
+    the messages' schemas, of columns that tables lack: rows that wait may need them. Times in states are of `clock`.
     """
 
     batch: int = -1
@@ -72,6 +73,12 @@ class Manifest:
     inline: Mapping[str, bytes] = field(default_factory=dict)
     marks: Mapping[str, str] = field(default_factory=dict)
     described: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
+    clock: ReadingClock = ReadingClock()  # noqa: RUF009 - frozen
+
+    def is_due(self, open_timeout: float, now: float) -> bool:
+        """Whether a source transaction is open for `open_timeout` (seconds) at `now`, a time of `clock`."""
+        ends = (partition.state.expires_at(open_timeout) for partition in self.partitions.values())
+        return any(end is not None and end <= now for end in ends)
 
     def files(self) -> set[str]:
         """Names of all files with rows of open source transactions, including inline ones."""
@@ -99,6 +106,7 @@ class Manifest:
                 "inline": {name: base64.b64encode(content).decode() for name, content in self.inline.items()},
                 "marks": dict(self.marks),
                 "described": self.described,
+                "clock": self.clock,
             }
         )
 
@@ -118,6 +126,7 @@ class Manifest:
             {name: base64.b64decode(content) for name, content in value["inline"].items()},
             value.get("marks", {}),
             value.get("described", {}),
+            ReadingClock(**value.get("clock", {})),
         )
 
 

@@ -157,6 +157,7 @@ UNCOMMITTED: Final = (
     "Spark's Kafka source also reads records of Kafka transactions that a producer has aborted, and they are written. "
     "Use sources.kafka_options(…), or set kafka.isolation.level: read_committed, or read_uncommitted if you want them."
 )
+_ENDING: Final = {"AvailableNowTrigger$", "OneTimeTrigger$"}
 _MOST_STEPS: Final = 200  # of a query's lineage: a few calls of the JVM each
 
 
@@ -234,6 +235,49 @@ def query_partitions(frame: DataFrame, query: str) -> frozenset[KafkaPartition]:
         ends = elements(running_query(frame.sparkSession, query).availableOffsets().valuesIterator())
         return frozenset(partition for end in ends for partition in offsets_of(str(end.json())))
     return frozenset()
+
+
+class ReadToEnd:
+    """Whether the micro-batches of a streaming query's run read all that its sources had when they were planned.
+
+    Of `balanced_kafka` it is what the topics had at the run's first micro-batch, and of Spark's own source of Kafka at
+    each one: `maxOffsetsPerTrigger` leaves messages behind. Other sources do not say what they leave behind.
+    """
+
+    def __init__(self) -> None:
+        self._ends: dict[str, dict[KafkaPartition, int]] = {}  # of sources that say it for now alone
+
+    def is_reached(self, frame: DataFrame, query: str) -> bool:
+        """Never raises; True where the query is hidden (Spark Connect)."""
+        with contextlib.suppress(Exception):  # py4j's, and Spark's inner classes: they may change
+            ends = elements(running_query(frame.sparkSession, query).availableOffsets().iterator())
+            reached = [self._reaches(end._1(), offsets_of(str(end._2().json()))) for end in ends]  # asks each source
+            return all(reached)
+        return True
+
+    def _reaches(self, source: Any, offsets: Mapping[KafkaPartition, int]) -> bool:
+        by_spark = class_name(source) == "KafkaMicroBatchStream"
+        latest: Mapping[KafkaPartition, int] | None = None
+        with contextlib.suppress(Exception):  # another kind of source; or Spark's own that has not asked Kafka yet
+            name = "" if by_spark else str(source.toString())
+            latest = self._ends.get(name)
+            if latest is None:
+                latest = offsets_of(str(source.reportLatestOffset().json()))
+            if not by_spark:
+                self._ends[name] = dict(latest)
+        if latest is None:  # in a micro-batch that runs again Spark's own source has not asked Kafka
+            return not by_spark
+        return all(offsets.get(partition, 0) >= end for partition, end in latest.items())
+
+
+def counts_pauses(frame: DataFrame, query: str) -> bool:
+    """Whether the query's runs end by themselves (`availableNow`, `once`), so that time passes between them alone.
+
+    Never raises; False where the query is hidden (Spark Connect).
+    """
+    with contextlib.suppress(Exception):  # py4j's, and Spark's inner classes: they may change
+        return class_name(running_query(frame.sparkSession, query).trigger()) in _ENDING
+    return False
 
 
 def refuse_several_topics(frame: DataFrame) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from starrocks_txn_sink import SinkOptions, TransactionAssembly
+from starrocks_txn_sink.assembler.rules.model import AssemblerState, OpenTransaction
+from starrocks_txn_sink.assembler.rules.spill import CarriedState, Manifest
 from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import Fenced
 from starrocks_txn_sink.sink import events_writer
@@ -16,8 +18,9 @@ from starrocks_txn_sink.sink.events_writer import EventsWriter
 from starrocks_txn_sink.sink.lanes import Written
 from starrocks_txn_sink.sink.manifest_log import ManifestLog
 from starrocks_txn_sink.sink.session import Session
-from starrocks_txn_sink.telemetry import ignore_event
+from starrocks_txn_sink.telemetry import Event, ignore_event
 from starrocks_txn_sink.writer.messages import CarryOver
+from starrocks_txn_sink.writer.task import LaneTask
 from tests.support.memory_directory import MemoryDirectory
 
 OPTIONS = SinkOptions(load_url="http://fe:8030", query_url="mysql://fe:9030", database="shop", job="job")
@@ -53,3 +56,103 @@ def test_a_commit_has_checked_the_owner_already(monkeypatch: pytest.MonkeyPatch)
     events = writer(directory, monkeypatch, [receipt])
     events.write(FRAME, replace(events.session.lane_task(OPTIONS, 0)), ignore_event, lambda *_: None)
     assert directory.names("batches") == ["000000000000-000001-epoch.json"]
+
+
+LIMIT = 60.0
+
+
+@dataclass
+class Runs:
+    """Runs of a query with `open_timeout`, and a source transaction that is open since second 0 of the first one."""
+
+    directory: MemoryDirectory
+    monkeypatch: pytest.MonkeyPatch
+    events: EventsWriter | None = None
+    reached: bool = True
+    pauses: bool = False
+    fails: bool = False
+    judged: list[tuple[float, float | None]] = field(default_factory=list)  # time and open_timeout of each try
+    told: list[Event] = field(default_factory=list)
+
+    def start(self, epoch: str) -> None:
+        events = writer(
+            self.directory, self.monkeypatch, [Receipt("l", None, "job", 0, (), (), 1, 1, 0, recycled=False)]
+        )
+        events.assembly = TransactionAssembly(open_timeout=LIMIT, on_open_timeout="drop")
+        events.log = ManifestLog.open(self.directory, epoch, "q", 3)
+        self.monkeypatch.setattr(events_writer.ReadToEnd, "is_reached", lambda *_: self.reached)
+        self.monkeypatch.setattr(events_writer, "counts_pauses", lambda *_: self.pauses)
+        self.monkeypatch.setattr(EventsWriter, "_lanes", self._lanes)
+        self.events = events
+
+    def _lanes(self, _frame: Any, task: LaneTask, _before: Manifest, now: float, *_: object) -> Written:
+        assert self.events is not None
+        policy = self.events._policy
+        assert policy is not None
+        self.judged.append((now, policy.open_timeout))
+        if self.fails:
+            raise ConnectionError
+        state = CarriedState(AssemblerState(1, (OpenTransaction("t", 1, now),)))
+        carried = CarryOver({"p": state}) if task.batch_id == 0 else CarryOver()
+        return Written([Receipt("l", None, "job", 0, (), (), 1, 1, 0, recycled=False)], [], [carried])
+
+    def write(self, batch: int, time: float) -> None:
+        assert self.events is not None
+        self.monkeypatch.setattr(events_writer, "batch_time", lambda *_: time)
+        task = self.events.session.lane_task(OPTIONS, batch)
+        self.events.write(FRAME, task, self.told.append, lambda *_: None)
+
+    @property
+    def given_up(self) -> bool:
+        return any(event.name == "transaction.timed_out" for event in self.told)
+
+    @property
+    def since(self) -> float:
+        return float(self.told[-1].fields["counts"]["oldest_open"])
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
+    runs = Runs(MemoryDirectory(), monkeypatch)
+    runs.start("e1")
+    runs.write(0, 1000.0)
+    return runs
+
+
+def test_open_timeout_does_not_count_the_time_that_the_query_was_down(runs: Runs) -> None:
+    runs.write(1, 1030.0)
+    runs.start("e2")
+    runs.write(2, 9000.0)
+    assert (runs.judged[-1], runs.given_up, runs.since) == ((1030.0, LIMIT), False, 8970.0)
+    runs.write(3, 9029.0)
+    assert not runs.given_up
+    runs.write(4, 9030.0)
+    assert runs.given_up
+
+
+def test_nothing_is_given_up_before_the_source_is_read_to_its_end(runs: Runs) -> None:
+    runs.reached = False
+    runs.write(1, 1100.0)
+    assert (runs.judged[-1], runs.given_up) == ((1100.0, None), False)
+    runs.reached = True
+    runs.write(2, 1101.0)
+    assert (runs.judged[-1], runs.given_up) == ((1101.0, LIMIT), True)
+
+
+def test_the_time_between_runs_that_end_by_themselves_counts(runs: Runs) -> None:
+    runs.pauses = True
+    runs.start("e2")
+    runs.write(1, 1060.0)
+    assert runs.given_up
+
+
+def test_a_micro_batch_that_runs_again_gives_up_what_its_first_run_has(runs: Runs) -> None:
+    """Dead letters may be visible already, and are known by their number."""
+    runs.fails = True
+    with pytest.raises(ConnectionError):
+        runs.write(1, 1061.0)
+    runs.fails, runs.reached = False, False
+    runs.start("e2")
+    runs.write(1, 1061.0)
+    assert runs.judged[-2:] == [(1061.0, LIMIT)] * 2
+    assert runs.given_up

@@ -10,6 +10,7 @@ import pytest
 
 from starrocks_txn_sink.assembler.rules.directory import FileDirectory, StateDirectory
 from starrocks_txn_sink.assembler.rules.model import AssemblerState, OpenTransaction
+from starrocks_txn_sink.assembler.rules.reading_clock import ReadingClock
 from starrocks_txn_sink.assembler.rules.spill import BlobPlace, CarriedState, Manifest
 from starrocks_txn_sink.errors import InputError, OptionError, StateNotWritten
 from starrocks_txn_sink.sink.manifest_log import INLINE_LIMIT, ManifestLog
@@ -229,3 +230,17 @@ def test_a_directory_that_cannot_be_written_is_an_error_that_says_what_to_do(tmp
 def test_a_file_system_that_nobody_knows_is_an_error_that_says_what_to_do() -> None:
     with pytest.raises(OptionError, match="state_dir"):
         FileDirectory("nowhere://bucket/path").write("a", b"")
+
+
+def test_a_micro_batch_that_runs_again_gives_up_by_the_clock_of_its_first_run() -> None:
+    directory = MemoryDirectory()
+    first = log(directory)
+    assert first.clock_of_overdue(7) is None
+    first.keep_clock_of_overdue(7, ReadingClock(3.0, 2.0))
+    again = log(directory, "e2")
+    assert again.clock_of_overdue(7) == ReadingClock(3.0, 2.0)
+    assert again.clock_of_overdue(8) is None
+    again.keep_clock_of_overdue(8, ReadingClock(4.0))
+    assert again.clock_of_overdue(7) == ReadingClock(3.0, 2.0), "Spark may not have marked 7 as done"
+    again.keep_clock_of_overdue(9, ReadingClock(5.0))
+    assert directory.names("overdue") == ["000000000008", "000000000009"]
