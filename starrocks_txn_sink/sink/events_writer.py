@@ -202,9 +202,11 @@ class EventsWriter:
         clock, limit = before.clock, getattr(self.assembly.policy, "open_timeout", None)
         if not self._has_begun and not counts_pauses(frame, task.checkpoint):
             clock = clock.restarted(now)
-        due = limit is not None and before.is_due(limit, before.clock.read(now))
+        if self.log is None or limit is None:
+            return replace(before, clock=clock)
+        due = before.is_due(limit, before.clock.read(now))
         reached = self._read_to_end.is_reached(frame, task.checkpoint) if due or not self._has_begun else False
-        if self.log is None or not due:
+        if not due:
             return replace(before, clock=clock)
         earlier = self.log.clock_of_overdue(task.batch_id)
         if earlier is None and not reached:

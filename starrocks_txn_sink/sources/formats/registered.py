@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final, Protocol
@@ -123,7 +124,7 @@ class RegisteredMessages:
                 columns[name], fits = self._column(columns[name], batch)
                 good &= fits
         if MESSAGE_KEY in columns:
-            columns[MESSAGE_KEY] = self._schemas_of_keys(columns[MESSAGE_KEY])
+            columns[MESSAGE_KEY] = self._keys(columns[MESSAGE_KEY], columns[VALUE].is_null(), batch)
         messages = pa.record_batch(list(columns.values()), list(columns))
         if good.all():
             return messages, 0
@@ -154,6 +155,16 @@ class RegisteredMessages:
         with_message = messages.is_valid()
         without_message: Bools = ~with_message.to_numpy(zero_copy_only=False)
         return pc.if_else(with_message, texts, None), without_message | (fits & (schema_numbers >= 0))
+
+    def _keys(self, messages: pa.Array, tombstones: pa.Array, batch: pa.RecordBatch) -> pa.Array:
+        """The keys of messages: those of tombstones with their values, because a tombstone has nothing else."""
+        keys = self._schemas_of_keys(messages)
+        if tombstones.true_count:
+            with suppress(StarRocksSinkError):  # as for `_text_of_key`: no row needs it
+                texts, fits = self._column(messages.filter(tombstones), batch.filter(tombstones))
+                texts = pc.if_else(pa.array(fits), texts.cast(keys.type), pa.scalar(UNKNOWN.encode(), keys.type))
+                keys = pc.replace_with_mask(keys, tombstones, texts)
+        return keys
 
     def _schemas_of_keys(self, messages: pa.Array) -> pa.Array:
         """In place of each key a text with its schema and no value; one without a number of a schema stays as it is."""

@@ -18,6 +18,7 @@ from starrocks_txn_sink.sink.events_writer import EventsWriter
 from starrocks_txn_sink.sink.lanes import Written
 from starrocks_txn_sink.sink.manifest_log import ManifestLog
 from starrocks_txn_sink.sink.session import Session
+from starrocks_txn_sink.sources.kafka.spark_reader import ReadToEnd
 from starrocks_txn_sink.telemetry import Event, ignore_event
 from starrocks_txn_sink.writer.messages import CarryOver
 from starrocks_txn_sink.writer.task import LaneTask
@@ -80,7 +81,7 @@ class Runs:
         )
         events.assembly = TransactionAssembly(open_timeout=LIMIT, on_open_timeout="drop")
         events.log = ManifestLog.open(self.directory, epoch, "q", 3)
-        self.monkeypatch.setattr(events_writer.ReadToEnd, "is_reached", lambda *_: self.reached)
+        self.monkeypatch.setattr(ReadToEnd, "is_reached", lambda *_: self.reached)
         self.monkeypatch.setattr(events_writer, "counts_pauses", lambda *_: self.pauses)
         self.monkeypatch.setattr(EventsWriter, "_lanes", self._lanes)
         self.events = events

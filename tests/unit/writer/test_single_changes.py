@@ -248,6 +248,59 @@ def test_the_key_may_be_the_deleted_row() -> None:
     assert run(batch, deleted_row="key")[0] == [(f"{ORDERS}-0", 5, ',{"__op":1,"id": 7}')]
 
 
+def keyed(*places: tuple[str, int, int, Any], keys: list[Any]) -> pa.RecordBatch:
+    """Messages with their keys."""
+    texts = [key if key is None or isinstance(key, bytes) else json.dumps(key).encode() for key in keys]
+    return messages(*places).append_column("message_key", pa.array(texts, pa.binary()))
+
+
+def removed(topic: str, at: int, key: str) -> Row:
+    return f"{topic}-0", at, f',{{"__op":1,{key[1:]}'
+
+
+def test_a_tombstone_that_compaction_has_left_alone_deletes_the_row_of_its_key() -> None:
+    """Of the change of a key too: nothing else is left of the row's old key."""
+    batch = keyed(
+        (ORDERS, 0, 5, create(3)),
+        (ORDERS, 0, 8, None),
+        (ORDERS, 0, 9, create(2)),
+        keys=[{"id": 3}, {"id": 1}, {"id": 2}],
+    )
+    rows, carried = run(batch)
+    assert rows == [
+        (f"{ORDERS}-0", 5, ',{"id": 3}'),
+        removed(ORDERS, 8, '{"id": 1}'),
+        (f"{ORDERS}-0", 9, ',{"id": 2}'),
+    ]
+    assert carried.flows == VerifiedCounters(events=3, data=3, rows=3)
+
+
+def test_a_tombstone_behind_its_delete_is_no_row() -> None:
+    places = (ORDERS, 0, 5, delete(1)), (ORDERS, 0, 6, create(2)), (ORDERS, 0, 7, None), (ORDERS, 0, 8, create(1))
+    rows, _ = run(keyed(*places, keys=[{"id": 1}, {"id": 2}, {"id": 1}, {"id": 1}]))
+    assert [at for _, at, _ in rows] == [5, 6, 8]
+
+
+@pytest.mark.parametrize("front", [(0, create(1)), (1, delete(1))], ids=["another row of the key", "another partition"])
+def test_another_message_in_front_proves_no_delete(front: tuple[int, Any]) -> None:
+    partition, value = front
+    rows, _ = run(keyed((ORDERS, partition, 5, value), (ORDERS, 0, 6, None), keys=[{"id": 1}, {"id": 1}]))
+    assert removed(ORDERS, 6, '{"id": 1}') in rows
+
+
+def test_the_key_of_a_tombstone_is_read_by_its_schema() -> None:
+    schema = {"type": "struct", "fields": [{"field": "id", "type": "int32", "name": "io.debezium.time.Date"}]}
+    key = {"schema": schema, "payload": {"id": 19000}}
+    rows, _ = run(keyed((ORDERS, 0, 6, None), keys=[key]))
+    assert rows == [removed(ORDERS, 6, '{"id": "2022-01-08"}')]
+
+
+def test_a_tombstone_that_names_no_row_is_passed_over() -> None:
+    places = ("orders", 0, 5, None), (ORDERS, 0, 6, None), (ORDERS, 0, 7, None), (f"{ORDERS}.raw", 0, 8, None)
+    rows, _ = run(keyed(*places, keys=[{"id": 1}, 7, None, {"id": 1}]), tables={"public.orders": "orders"})
+    assert rows == []
+
+
 def test_a_lane_that_reads_kafka_stops_at_the_end_of_its_round_behind_all_that_it_has_read() -> None:
     """Also behind messages without a row."""
     clock = ManualClock()
