@@ -316,7 +316,7 @@ def _judgement(
     state, units, snapshot_released = _release(judgement, state, full)
     settled = np.concatenate([classes.released, classes.repeated])
     finished = judgement.of(settled) | judgement.of(classes.given_up) | counts.repeated
-    finished[judgement.snapshot] = snapshot_released
+    finished[snapshot_released] = True
     names = counts.ids.take(pa.array(settled[-v.MAX_REMEMBERED :])).to_pylist()
     state = replace(state, settled=v.remember_ids(intake.settled, names))
     is_settled = pc.is_in(table[model.TXN_ID], value_set=pa.array(state.settled, pa.string()), skip_nulls=True)
@@ -344,23 +344,55 @@ def _begins_without_end(judgement: _JudgedEvents, settled: Indexes) -> Mask:
     return mask
 
 
-def _release(judgement: _JudgedEvents, state: VerifiedState, full: Indexes) -> tuple[VerifiedState, list[Units], bool]:
-    """Release the transactions `full`: the next state, the released units, and whether they have the snapshot's rows.
+def _release(
+    judgement: _JudgedEvents, state: VerifiedState, full: Indexes
+) -> tuple[VerifiedState, list[Units], Indexes]:
+    """Release the transactions `full`: the next state, the released units, and the places of the snapshot's rows there.
 
-    Before the first transaction the snapshot's rows form a unit of their own. Afterwards they precede the next
-    transaction, so that positions ascend and a later change of a row wins.
+    Before the first transaction the rows of a snapshot form a unit of their own. Afterwards each goes behind the last
+    older change of its table (`_slots`), so that positions ascend and a later change of a row wins.
     """
-    units, table, snapshot = list[Units](), judgement.table, judgement.snapshot
-    if len(snapshot) and state.last_position is None:
+    units, table = list[Units](), judgement.table
+    snapshot, slots = _slots(judgement, full)
+    released = [snapshot[:0]]
+    front = snapshot[slots == 0]
+    if len(front) and state.last_position is None:
         state = replace(state, snapshots=state.snapshots + 1)
-        lengths, positions = np.array([len(snapshot)]), np.array([state.snapshots])
-        units.append(Units.of(table, snapshot, lengths, positions, pa.nulls(1, pa.string())))
-        snapshot = snapshot[:0]
+        lengths, positions = np.array([len(front)]), np.array([state.snapshots])
+        units.append(Units.of(table, front, lengths, positions, pa.nulls(1, pa.string())))
+        released.append(front)
+        snapshot, slots = snapshot[slots > 0], slots[slots > 0]
     if len(full):
-        units.append(_released(table, judgement.tally, full, snapshot))
+        snapshot, slots = snapshot[slots <= len(full)], slots[slots <= len(full)]
+        units.append(_released(table, judgement.tally, full, snapshot, slots))
         state = replace(state, last_position=int(judgement.tally.position[full].max()))
-        snapshot = snapshot[:0]
-    return state, units, len(snapshot) == 0
+        released.append(snapshot)
+    return state, units, np.concatenate(released)
+
+
+def _slots(judgement: _JudgedEvents, full: Indexes) -> tuple[Indexes, Indexes]:
+    """The places of the snapshot's rows in the order in which they came, and the slot of each among `full`.
+
+    Slot 0 is in front of the first transaction, slot n behind the n-th one, and the slot behind `len(full)` says that
+    the row waits: for a transaction that has an older change of its table, or had one until it was given up just now.
+    A micro-batch that runs again later gives up more, and no row may come into a unit that is written already.
+    """
+    table, counts = judgement.table, judgement.tally
+    if not len(judgement.snapshot):
+        return judgement.snapshot, judgement.snapshot
+    collection = pc.fill_null(table[v.COLLECTION].combine_chunks().dictionary_encode().indices, -1).to_numpy() + 1
+    times = integer_column(table, v.TIMESTAMP)
+    order = np.lexsort((np.arange(len(times)), times, table[v.ARRIVED].to_numpy(), collection))
+    waits = len(full) + 1
+    slot = np.full(len(counts.ids) + 1, waits, dtype=np.int64)
+    slot[-1] = 0  # of events without a transaction
+    slot[judgement.classes.released] = slot[judgement.classes.repeated] = 0
+    slot[full] = np.arange(1, waits)
+    is_row = table[v.STATUS].is_null().to_numpy() & ~counts.repeated
+    bases = collection[order].astype(np.int64) * (waits + 1)
+    last = np.maximum.accumulate(bases + np.where(is_row, slot[counts.code], 0)[order]) - bases
+    is_snapshot = (is_row & (counts.code < 0))[order]
+    return order[is_snapshot], last[is_snapshot]
 
 
 def _outcome_counters(judgement: _JudgedEvents, rows_out: int, full: Indexes, finished: Mask) -> VerifiedCounters:
@@ -413,11 +445,11 @@ def _carry_over(
     return replace(state, blobs=(*stay, *new), next_blob=state.next_blob + len(new_blobs)), removed, new_blobs
 
 
-def _released(events: pa.Table, counts: Tally, transactions: Indexes, before: Indexes) -> Units:
-    """The rows of `transactions`, in that order, with the snapshot rows `before` in front of the first."""
+def _released(events: pa.Table, counts: Tally, transactions: Indexes, snapshot: Indexes, slots: Indexes) -> Units:
+    """The rows of `transactions`, in that order, with the rows of a `snapshot` in their `slots` (`_slots`)."""
     lengths = counts.count[transactions]
-    lengths[:1] += len(before)
-    places = np.concatenate(
-        [before, counts.rows[concat_ranges(counts.first[transactions], counts.count[transactions])]]
-    )
+    stops = np.concatenate([[0], np.cumsum(lengths)])
+    rows = counts.rows[concat_ranges(counts.first[transactions], lengths)]
+    places = np.insert(rows, stops[slots], snapshot)
+    lengths += np.bincount(np.maximum(slots - 1, 0), minlength=len(lengths))
     return Units.of(events, places, lengths, counts.position[transactions], counts.ids.take(pa.array(transactions)))

@@ -461,11 +461,50 @@ def test_rows_of_tables_that_are_left_out_count_but_do_not_come_out() -> None:
 
 def test_a_snapshot_goes_out_before_the_first_transaction_with_growing_positions() -> None:
     stage = Stage()
-    stage.feed(read(1), read(2), row("7", 1))
+    stage.feed(read(1), read(2), row("7", 1, "public.b"))
     stage.feed(read(3))
-    stage.feed(end("7", 1, 30, {"public.a": 1}))
+    stage.feed(end("7", 1, 30, {"public.b": 1}))
     assert stage.places() == [(None, 1, 0, False), (None, 1, 1, True), (None, 2, 0, True), ("7", 30, 0, True)]
     assert stage.adds_up()
+
+
+def test_rows_of_a_snapshot_go_behind_the_older_changes_of_their_table_and_in_front_of_the_newer_ones() -> None:
+    """An incremental snapshot, chunk by chunk between changes; the transaction of another table proves no order."""
+    stage = Stage()
+    stage.feed(row("6", 1), end("6", 1, 20, {"public.a": 1}))
+    stage.feed(row("7", 1), read(1), read(2), row("8", 1), read(3), row("9", 1, "public.b"))
+    assert stage.places()[1:] == [], "7 and 8 are open"
+    stage.feed(end("7", 2, 30, {"public.a": 1}), end("8", 3, 40, {"public.a": 1}), end("9", 4, 50, {"public.b": 1}))
+    assert [(out["txn_id"], out["row"]) for out in stage.out[1:]] == [
+        ("7", '{"t": "7", "n": 1}'), ("7", '{"k": 1}'), ("7", '{"k": 2}'),
+        ("8", '{"t": "8", "n": 1}'), ("8", '{"k": 3}'), ("9", '{"t": "9", "n": 1}'),
+    ]  # fmt: skip
+    assert [out["transaction_end"] for out in stage.out[1:]] == [False, False, True, False, True, True]
+    assert stage.adds_up()
+
+
+def test_rows_of_a_snapshot_wait_for_an_older_change_also_of_a_first_run() -> None:
+    stage = Stage()
+    stage.feed(row("7", 1), read(1), row("8", 1, "public.b"), end("8", 1, 20, {"public.b": 1}))
+    assert stage.places() == [("8", 20, 0, True)]
+    stage.feed(end("7", 2, 30, {"public.a": 1}))
+    assert [out["row"] for out in stage.out[1:]] == ['{"t": "7", "n": 1}', '{"k": 1}']
+    assert stage.adds_up()
+
+
+def test_a_later_run_puts_no_row_of_a_snapshot_into_a_unit_of_the_first_run() -> None:
+    """It gives up the transaction that the row waits for; the ledger leaves out the unit, which is written."""
+    outputs = []
+    for again in (2.0, 9.0):
+        stage = Stage(open_timeout=5)
+        stage.feed(row("6", 1), end("6", 1, 20, {"public.a": 1}), now=0)
+        stage.feed(row("7", 1), read(1), now=1)
+        stage.feed(row("8", 1, "public.b"), end("8", 2, 40, {"public.b": 1}), now=again)
+        outputs.append([(out["txn_id"], out["row"]) for out in stage.out])
+        stage.feed(now=10)
+        stage.feed(row("9", 1), end("9", 3, 50, {"public.a": 1}), now=11)
+        assert [out["row"] for out in stage.out[2:]] == ['{"k": 1}', '{"t": "9", "n": 1}']
+    assert outputs[0] == outputs[1] == [("6", '{"t": "6", "n": 1}'), ("8", '{"t": "8", "n": 1}')]
 
 
 def test_a_later_snapshot_goes_in_front_of_the_next_transaction() -> None:
