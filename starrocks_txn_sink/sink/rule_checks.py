@@ -25,7 +25,7 @@ _log = get_logger("sink")
 def rules_for(rules: RuleSet, terms: TableTerms) -> RowRules:
     """Compare rules with the keys and the columns of their tables; returns what the lanes need of both.
 
-    A column or a table that is not there may still come with `schema_changes="apply"`, so only a warning names it,
+    A column that is not there may still come, and a table with `schema_changes="apply"`: so only a warning names it,
     unless its name is almost that of another one. Raises OptionError, and the errors of the server.
     """
     _check_keys(rules, terms)
@@ -42,7 +42,7 @@ def rules_for(rules: RuleSet, terms: TableTerms) -> RowRules:
     for mismatch in rules.unmatched(
         {table: column_names for table, column_names in names.items() if column_names}, at_source=False
     ):
-        if mismatch.near or terms.options.schema_changes is not SchemaChanges.APPLY:
+        if mismatch.near:
             raise OptionError(f"{mismatch.reason[0].upper()}{mismatch.reason[1:]}.", hint=mismatch.ways)
         _log.warning("rules.unmatched", column=mismatch.column, tables=", ".join(mismatch.tables))
     marked = {main.table: _marked(main.table, main.own, terms, columns) for main in mains if main.marks}

@@ -144,7 +144,6 @@ def test_what_a_rule_hides_is_nowhere_after_bad_rows_and_refusals(
         ({"drop": ["part"]}, "part is a key column of table people, and a rule takes it away"),
         ({"mask": {"part": "null"}}, "its mask null gives different rows the same key"),
         ({"mask": {"emial": "null"}}, "rule names the column emial, which people does not have"),
-        ({"rename": {"a": "b"}}, "rule names the column a, which people does not have"),
     ],
 )
 def test_rules_that_do_not_fit_the_table_stop_before_the_first_row(
