@@ -84,6 +84,7 @@ def test_plain_values_are_read(row: str, text: str | None) -> None:
     [
         None, "", " ", "null", "[]", "{", "{}{}", '{"position": 1,}', '{"position" 1}', '{"position": "1"}',
         '{"position": 1.0}', '{"position": 9223372036854775808}', '{"position": -9223372036854775809}',
+        '{"position": 18446744073709551617}',
         r'{"posi\u0074ion": 1}', '{"a": 01}', '{"a": 1.}', '{"a": -}', '{"a": 1e}', '{"a": NaN}', '{"a": tru}',
         '{"a": "\n"}', r'{"a": "\x"}', r'{"a": "\u12g4"}', r'{"row": "\ud800"}', r'{"row": "\ud800\u0041"}',
         r'{"row": "\udc00"}', '{"a": [1,]}', '{"a": [}', '{"a": {"b": 1]}', '{"a": {"b"}}', '{"a": "',
