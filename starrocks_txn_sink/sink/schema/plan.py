@@ -104,12 +104,17 @@ def _new_table(
     return SchemaChange(table, f"{sql}{buckets}", creates=True, properties=tuple(layout.properties.items()))
 
 
-def alter_table(database: str, table: str, added: Sequence[str], modified: Sequence[str]) -> Iterator[SchemaChange]:
+def alter_table(
+    database: str, table: str, added: Mapping[str, str], modified: Mapping[TargetColumn, str]
+) -> Iterator[SchemaChange]:
     """All changes of a table's columns as one statement: each ALTER of a type rewrites the table (wire contract 10.15).
 
-    `added` and `modified` are the definitions of columns; without any there is nothing to change.
+    `added` has the types of new columns by name, `modified` the wider types of columns that are there; without any
+    there is nothing to change. A column that must have a value stays one that must.
     """
-    clauses = [f"ADD COLUMN {column}" for column in added] + [f"MODIFY COLUMN {column}" for column in modified]
+    clauses = [f"ADD COLUMN {identifier(name)} {kind} NULL" for name, kind in added.items()]
+    for column, kind in modified.items():
+        clauses.append(f"MODIFY COLUMN {identifier(column.name)} {kind} {'NULL' if column.nullable else 'NOT NULL'}")
     if clauses:
         sql = f"ALTER TABLE {identifier(database, table)} {', '.join(clauses)}"
         yield SchemaChange(table, sql, widens=bool(modified))
@@ -169,8 +174,8 @@ def _additions(
 ) -> Iterator[SchemaChange]:
     names = {column.name.lower(): column.name for column in target_columns}
     by_name = {column.name: column for column in target_columns}
-    added: list[str] = []
-    modified: list[str] = []
+    added: dict[str, str] = {}
+    modified: dict[TargetColumn, str] = {}
     for name, column_needs in kinds.items():
         spelling = names.setdefault(name.lower(), name)
         if spelling != name:
@@ -182,10 +187,9 @@ def _additions(
                 table=table,
             )
         if name not in by_name:
-            added.append(f"{identifier(name)} {_type(table, name, column_needs, declared)} NULL")
+            added[name] = _type(table, name, column_needs, declared)
         elif name not in declared.types and (wider := widened_for(by_name[name], column_needs.types)) is not None:
-            null = "NULL" if by_name[name].nullable else "NOT NULL"
-            modified.append(f"{identifier(name)} {wider} {null}")
+            modified[by_name[name]] = str(wider)
     yield from alter_table(database, table, added, modified)
 
 

@@ -24,7 +24,6 @@ from starrocks_txn_sink.options.table_rules import (
     RuleSet,
     RulesOfTable,
 )
-from starrocks_txn_sink.protocol.ledger import identifier
 from starrocks_txn_sink.rows.target import TargetColumn, parse_type
 from starrocks_txn_sink.rows.widening import fits_or_widens, holds, widened, wider_type
 from starrocks_txn_sink.sink.schema.plan import (
@@ -377,14 +376,13 @@ def _alterations(
     database: str, wanted_table: _Wanted, target_columns: Sequence[TargetColumn]
 ) -> Iterator[SchemaChange]:
     by_name = {column.name: column for column in target_columns}
-    added = [f"{identifier(name)} {kind} NULL" for name, kind in wanted_table.new_types.items() if name not in by_name]
-    modified: list[str] = []
+    added = {name: kind for name, kind in wanted_table.new_types.items() if name not in by_name}
+    modified: dict[TargetColumn, str] = {}
     for name, kind in wanted_table.types.items():
         column = by_name.get(name)
         if column is None or holds(column.type, parse_type(kind)):
             continue
         wider = widened(column, parse_type(kind))
         if wider is not None:
-            null = "NULL" if column.nullable else "NOT NULL"
-            modified.append(f"{identifier(name)} {wider} {null}")
+            modified[column] = str(wider)
     yield from alter_table(database, wanted_table.name, added, modified)

@@ -66,17 +66,16 @@ def _alterations(
     database: str, route: TableRoute, frame: T.StructType, target_columns: Sequence[TargetColumn]
 ) -> Iterator[SchemaChange]:
     by_name = {column.name.lower(): column for column in target_columns}
-    added: list[str] = []
-    modified: list[str] = []
+    added: dict[str, str] = {}
+    modified: dict[TargetColumn, str] = {}
     for name, source in route.sources.items():
         if source not in frame.names:
             continue
         kind, column = frame[source].dataType, by_name.get(name.lower())
         if column is None:
-            added.append(f"{identifier(name)} {type_of(kind)} NULL")
+            added[name] = type_of(kind)
         elif _widens(kind, column):
-            null = "NULL" if column.nullable else "NOT NULL"
-            modified.append(f"{identifier(column.name)} {type_of(kind)} {null}")
+            modified[column] = type_of(kind)
     yield from alter_table(database, route.table, added, modified)
 
 

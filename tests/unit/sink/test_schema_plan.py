@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from starrocks_txn_sink.errors import InputError, OptionError, UnknownColumn
 from starrocks_txn_sink.options import SinkOptions, TableOptions
 from starrocks_txn_sink.rows.target import TargetColumn, parse_type
 from starrocks_txn_sink.rows.widening import rounds
-from starrocks_txn_sink.sink.schema.plan import plan_missing
+from starrocks_txn_sink.sink.schema.plan import alter_table, plan_missing
 
 KNOWN = {
     "t": (
@@ -45,6 +46,15 @@ def test_columns_get_the_wider_types_of_the_source() -> None:
         "ALTER TABLE `shop`.`t` ADD COLUMN `new` INT NULL, MODIFY COLUMN `Name` VARCHAR(40) NULL"
     ]
     assert statements({"t": {"Name": ["=VARCHAR(20)"]}}, t=TableOptions(types={"Name": "VARCHAR(9)"})) == []
+
+
+def test_a_column_that_must_have_a_value_stays_one_that_must() -> None:
+    """MODIFY says NULL or NOT NULL anew, and StarRocks takes it (tables from all three planners go through this)."""
+    name = TargetColumn("n", parse_type("int"), nullable=False)
+    (change,) = alter_table("shop", "t", {}, {name: "BIGINT", replace(name, name="m", nullable=True): "BIGINT"})
+    assert change.sql == "ALTER TABLE `shop`.`t` MODIFY COLUMN `n` BIGINT NOT NULL, MODIFY COLUMN `m` BIGINT NULL"
+    assert change.widens
+    assert list(alter_table("shop", "t", {}, {})) == []
 
 
 @pytest.mark.parametrize(
