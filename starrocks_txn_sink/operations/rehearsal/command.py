@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--megabytes", type=_positive, default=MEGABYTES, metavar="N", help="data of the speed part (default 16)"
     )
-    tables = "tables that a job writes (default: those of the largest database with a ledger)"
+    tables = "tables that a job writes (default: those of the largest database)"
     parser.add_argument("--tables", type=_count, default=0, metavar="N", help=tables)
     parser.add_argument("--jobs", type=_count, default=1, metavar="N", help="jobs that run at once (default 1)")
     recorded = "also write the server's answers into FILE, without secrets, hosts and values, to send it in"

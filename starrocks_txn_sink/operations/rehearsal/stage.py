@@ -59,7 +59,7 @@ class Terms:
     """Duration of the torn-read part, whether a transaction is kept open for `slow_seconds`, data of the speed part,
     and whether the server's answers are recorded.
 
-    `jobs` are to run at once, and write as many `tables` each; 0: those of the largest database with a ledger."""
+    `jobs` are to run at once, and write as many `tables` each; 0: those of the largest database."""
 
     seconds: float = TORN_SECONDS
     slow: bool = False

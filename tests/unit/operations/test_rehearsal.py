@@ -185,7 +185,7 @@ def test_an_interruption_rolls_back_drops_and_says_the_rest_was_not_seen(start: 
     assert verdicts["scratch.dropped"] is Verdict.AS_EXPECTED
     assert findings.exit_code(results) == 3
     assert databases(server) == {"information_schema"}
-    states = query(server, "SELECT STATE FROM information_schema.loads", password=PASSWORD)
+    states = query(server, "SELECT STATE FROM information_schema.loads WHERE TYPE <> 'INSERT'", password=PASSWORD)
     assert states == [("CANCELLED",)]
 
 
@@ -258,7 +258,7 @@ def test_the_room_for_open_loads_is_that_of_the_smallest_backend(start: Start) -
         assert "pipeline_connector_scan_thread_num_per_cpu" in evidence.why
     ddl = "(id INT NOT NULL) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)"
     query(server, "CREATE DATABASE shop", password=PASSWORD)
-    for name in (LEDGER_TABLE, "orders", "items"):
+    for name in ("orders", "items", LEDGER_TABLE):
         query(server, f"CREATE TABLE shop.{name} {ddl}", password=PASSWORD)
     assert "a job with 2 tables needs 4" in room().what
     server.faults.replace({"rules": [asked("SHOW BACKENDS")]})
