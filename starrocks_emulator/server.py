@@ -155,7 +155,7 @@ class Emulator(RunningServer):
         follower = FollowerFrontend(credentials, lambda: self.load_url)
         for place in range(settings.followers):
             self._followers.append(self._listen(0, follower, f"fe-follower-{place}"))
-        store.add_virtual_table("information_schema", "loads", lambda: load_rows(memory))
+        store.add_virtual_table("information_schema", "loads", lambda: load_rows(memory, store.inserted))
         store.add_virtual_table(
             "information_schema", "load_tracking_logs", lambda: tracking_log_rows(memory, self._log_at)
         )

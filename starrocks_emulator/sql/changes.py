@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -14,6 +16,7 @@ from starrocks_emulator.sql.session import LOCK_TIMEOUT, QuerySession, SqlError,
 from starrocks_emulator.sql.translate import duckdb_sql, target_of
 from starrocks_emulator.tables.apply import Manner, MissingDefault, apply_rows
 from starrocks_emulator.tables.catalog import Column, Table
+from starrocks_emulator.tables.committed import Inserted
 from starrocks_emulator.tables.engine import WaitedTooLong
 from starrocks_emulator.tables.judge import judged_sql, verdict, written_columns
 from starrocks_emulator.tables.mapping import ColumnMapping
@@ -52,8 +55,11 @@ def insert(store: Store, session: QuerySession, cursor: duckdb.DuckDBPyConnectio
     for column in table.columns:
         if column.name not in columns and not column.nullable and column.default is None:
             raise SqlError(f"'{column.name}' must be explicitly mentioned in column permutation")
+    began = time.time()
     with changing(store, [(table.database, table.name)]), store.engine.transaction(cursor):
-        return _apply(store, cursor, plan, source)
+        rows = _apply(store, cursor, plan, source)
+    store.inserted.append(Inserted(f"insert_{uuid.uuid4()}", store.next_txn_id(), rows, began, time.time()))
+    return rows
 
 
 def update(store: Store, session: QuerySession, cursor: duckdb.DuckDBPyConnection, tree: exp.Update) -> int:

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from starrocks_emulator.sql.session import FIRST_BACKEND
 from starrocks_emulator.tables.catalog import Column, Model, Table
+from starrocks_emulator.tables.committed import Inserted
 from starrocks_emulator.transactions.labels import LabelState, Registered, Task
 from starrocks_emulator.transactions.memory import FrontendMemory, TableLoad
 from starrocks_emulator.transactions.single import BY_BACKEND
@@ -206,11 +207,43 @@ def be_config_rows(memory: FrontendMemory, backends: int) -> list[dict[str, Any]
     ]
 
 
-def load_rows(memory: FrontendMemory) -> list[dict[str, Any]]:
-    """A snapshot of all sub-tasks, oldest first; labels without a load have none."""
+def load_rows(memory: FrontendMemory, inserted: Iterable[Inserted] = ()) -> list[dict[str, Any]]:
+    """A snapshot of INSERTs, and behind them of all sub-tasks, oldest first; labels without a load have none."""
     with memory.lock:
         memory.sweep()
-        return [_row(memory, task, load) for task, load in _loads(memory)]
+        return [
+            *(_inserted(memory, statement) for statement in list(inserted)),
+            *(_row(memory, task, load) for task, load in _loads(memory)),
+        ]
+
+
+def _inserted(memory: FrontendMemory, statement: Inserted) -> dict[str, Any]:
+    """A statement's row, which names neither database nor table (wire contract 6.5)."""
+    details = {"load_id": str(uuid.UUID(int=statement.txn_id)), "txn_error_msg": "", "txn_id": statement.txn_id}
+    began, ended = _text(statement.began), _text(statement.ended)
+    return {
+        "ID": statement.txn_id,
+        "JOB_ID": statement.txn_id,
+        "LABEL": statement.label,
+        "PROFILE_ID": None,
+        "DB_NAME": "",
+        "TABLE_NAME": "",
+        "USER": memory.settings.user,
+        "WAREHOUSE": "",
+        "STATE": "FINISHED",
+        "PROGRESS": "ETL:100%; LOAD:100%",
+        "TYPE": "INSERT",
+        "PRIORITY": "NORMAL",
+        **dict.fromkeys(("SCAN_ROWS", "SCAN_BYTES", "FILTERED_ROWS", "UNSELECTED_ROWS"), 0),
+        "SINK_ROWS": statement.rows,
+        "RUNTIME_DETAILS": json.dumps({"backends": {}, "file_size": 0, **details, "unfinished_backends": {}}),
+        "CREATE_TIME": began,
+        "LOAD_START_TIME": began,
+        "LOAD_COMMIT_TIME": ended,
+        "LOAD_FINISH_TIME": ended,
+        "PROPERTIES": json.dumps({"max_filter_ratio": 0, "timeout": 14400}),
+        **dict.fromkeys(("ERROR_MSG", "TRACKING_SQL", "REJECTED_RECORD_PATH")),
+    }
 
 
 def _loads(memory: FrontendMemory) -> Iterator[tuple[Task, TableLoad]]:

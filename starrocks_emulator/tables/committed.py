@@ -33,6 +33,17 @@ class TransactionRecord:
     finished_at: float
 
 
+@dataclass(frozen=True, slots=True)
+class Inserted:
+    """An INSERT that is done: its label, transaction, rows, and when it began and ended, in seconds since the Epoch."""
+
+    label: str
+    txn_id: int
+    rows: int
+    began: float
+    ended: float
+
+
 class CommittedTransactions:
     """Records are written on a cursor inside the caller's transaction and adopted once that has committed."""
 

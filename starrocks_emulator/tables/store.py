@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ from starrocks_emulator.tables.committed import (
     COMMITTED,
     VISIBLE,
     CommittedTransactions,
+    Inserted,
     TransactionRecord,
     Waiting,
     keep_rows,
@@ -56,6 +58,10 @@ class TableCounts:
     unselected: int
     bytes: int
     log: str = ""
+
+
+_MOST_INSERTED = 1000
+"""INSERTs that are remembered: a server keeps as many finished loads of a database (`label_keep_max_num`)."""
 
 
 class CommitRejected(Exception):
@@ -119,6 +125,7 @@ class Store:
         self._ahead = Ahead(self._engine, self.spool_dir, key_limit)
         self._tracking_url = tracking_url
         self.tracking_logs = TrackingLogs()
+        self.inserted: deque[Inserted] = deque(maxlen=_MOST_INSERTED)
         self.virtual_tables: dict[tuple[str, str], VirtualRows] = {}
         with self._engine.writing, self._engine.cursor() as cursor:
             with self._engine.transaction(cursor):

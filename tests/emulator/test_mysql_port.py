@@ -219,3 +219,14 @@ def test_it_stops_with_clients_connected_and_starts_again_on_its_port(listener: 
     listener.start()
     assert listener.port == port
     assert ask_listener(listener, "SELECT 1") == ((1,),)
+
+
+@pytest.mark.emulator
+def test_an_insert_is_a_load_without_database_and_table(server: Emulator) -> None:
+    """As a real server lists it (wire contract 6.5)."""
+    query_port.query(server, "CREATE TABLE shop.kept (id INT NOT NULL) DUPLICATE KEY(id)")
+    query_port.query(server, "INSERT INTO shop.kept VALUES (1), (2)")
+    columns = "DB_NAME, TABLE_NAME, WAREHOUSE, STATE, PROGRESS, TYPE, PRIORITY, FILTERED_ROWS, SINK_ROWS, ERROR_MSG"
+    (row,) = query_port.query(server, f"SELECT {columns} FROM information_schema.loads WHERE LABEL LIKE 'insert\\_%'")
+    assert row == ("", "", "", "FINISHED", "ETL:100%; LOAD:100%", "INSERT", "NORMAL", 0, 2, None)
+    assert query_port.query(server, "SELECT count(*) FROM information_schema.loads WHERE DB_NAME = 'shop'") == [(0,)]

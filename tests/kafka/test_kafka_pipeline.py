@@ -185,7 +185,7 @@ def test_debezium_changes_without_metadata_are_written_in_rounds_over_a_killed_d
         query.kill()
     QueryProcess(task).finish(400)
     assert judge(run.shop.seen(), expected(1, transactions)) == Verdict()
-    visible = "SELECT count(DISTINCT LABEL) FROM information_schema.loads WHERE STATE = 'FINISHED'"
+    visible = "SELECT count(DISTINCT LABEL) FROM information_schema.loads WHERE DB_NAME = 'shop' AND STATE = 'FINISHED'"
     assert run.shop.ask(visible)[0][0] > 1
 
 
@@ -284,7 +284,7 @@ def test_a_backlog_that_outlives_the_timeout_is_written_in_rounds_over_a_killed_
         query.kill()
     QueryProcess(task).finish(400)
     assert judge(run.shop.seen(), expected(partitions, transactions)) == Verdict()
-    visible = "SELECT count(DISTINCT LABEL) FROM information_schema.loads WHERE STATE = 'FINISHED'"
+    visible = "SELECT count(DISTINCT LABEL) FROM information_schema.loads WHERE DB_NAME = 'shop' AND STATE = 'FINISHED'"
     assert run.shop.ask(visible)[0][0] > 1
 
 
@@ -406,5 +406,5 @@ def test_the_sink_warns_once_of_small_polls(
     assert judge(run.shop.seen(), expected(partitions, transactions)) == Verdict()
     assert query.messages().count("source.slow") == warnings
     assert query.messages().count("source.uncommitted") == warnings
-    labels = run.shop.ask("SELECT DISTINCT LABEL FROM information_schema.loads")
+    labels = run.shop.ask("SELECT DISTINCT LABEL FROM information_schema.loads WHERE DB_NAME = 'shop'")
     assert len(labels) >= 3
