@@ -140,6 +140,30 @@ def test_decimals_bits_and_what_holds_them_are_exact(of: dict[str, Any], value: 
 
 
 @pytest.mark.parametrize(
+    ("of", "value"),
+    [
+        (field("int64", DEBEZIUM + "Timestamp"), "1709210096123"),
+        (field("int64", DEBEZIUM + "MicroTimestamp"), "1709210096123456"),
+        (field("int64", DEBEZIUM + "NanoTimestamp"), "1709210096123456000"),
+        (field("int64", "org.apache.kafka.connect.data.Timestamp"), "1709210096123"),
+        (field("int32", DEBEZIUM + "Time"), "43200123"),
+        (field("int64", DEBEZIUM + "MicroTime"), "43200123456"),
+        (field("int64", DEBEZIUM + "NanoTime"), "43200123456000"),
+        (field("int32", DEBEZIUM + "Date"), "19782"),
+        (field("string", DEBEZIUM + "ZonedTimestamp"), '"2024-02-29T12:34:56.123Z"'),
+        (decimal(3), '"BNI="'),
+    ],
+)
+def test_an_element_is_written_as_the_same_value_alone(of: dict[str, Any], value: str) -> None:
+    """Also its unit: a timestamp(3) in an array has milliseconds, as one outside of it."""
+    (alone,) = written(of, value)
+    assert alone != value
+    assert written(field("array", items=of), f"[{value},null]") == [f"[{alone},null]"]
+    assert written(field("map", keys=field("string"), values=of), f'{{"k":{value}}}') == [f'{{"k":{alone}}}']
+    assert written(field("struct", fields=[of]), f'{{"x":{value}}}') == [f'{{"x":{alone}}}']
+
+
+@pytest.mark.parametrize(
     "of",
     [
         field("int64"), field("double"), field("string"), field("bytes"), field("boolean"),
