@@ -47,7 +47,7 @@ _ALL: Final = (
         step.failed outage.waiting schema.waiting audit.failed label.unlisted replay.skipping columns.unknown
         columns.gone columns.unfilled loops.missing deletes.unfilled rules.unmatched lanes.repeated rows.sorted
         source.slow source.uncommitted events.sorted events.malformed transaction.open query.stop_hangs kafka.waiting
-        lineage.lost metrics.broken turns.unreachable turns.ended commit.waited snapshot.repeated
+        topics.unknown lineage.lost metrics.broken turns.unreachable turns.ended commit.waited snapshot.repeated
         """,
     ),
     *_kinds(

@@ -77,9 +77,11 @@ from starrocks_txn_sink.sources.kafka.spark_reader import (
     PlannedRanges,
     ReadToEnd,
     counts_pauses,
+    lane_config,
     needs_topic_names,
     query_partitions,
 )
+from starrocks_txn_sink.sources.kafka.topic_ids import ask_ids, refuse_new_topics
 from starrocks_txn_sink.sources.messages import parse_messages
 from starrocks_txn_sink.telemetry import Event, Listener, get_logger
 from starrocks_txn_sink.writer.assembling import AssemblingLaneTask, AssemblySpec
@@ -127,6 +129,8 @@ class EventsWriter:
     _policy: Policy | VerifiedPolicy | None = None  # of this micro-batch
     _read_to_end: ReadToEnd = field(default_factory=ReadToEnd)
     _row_bytes: float = 200.0  # average in the last micro-batch; the first value is a guess
+    _asked: set[str] = field(default_factory=set)  # topics that this run has met
+    _topics: dict[str, str] = field(default_factory=dict)  # the ids of these
     _topic_names: bool = False  # of source partitions, in this micro-batch
     _kept: dict[tuple[bool, bool], _SchemaColumns] = field(default_factory=dict)  # by sorted and `_topic_names`
 
@@ -261,6 +265,8 @@ class EventsWriter:
         alter: AlterTables,
     ) -> Written:
         planned, log = self._plan_kafka(frame, task, plan), self.log
+        if log is not None:
+            self._check_topics(frame, task, planned, before)
         if planned is not None and not planned.lanes:
             planned = None  # no offsets: the frame is empty
         relayed = log is not None and log.relays
@@ -375,6 +381,21 @@ class EventsWriter:
         least = 1 if task.options.lanes is not None else round(_LANE_BYTES / self._row_bytes)
         return self._kafka.plan(frame, plan.tasks, max(1, least), topic_names=self._topic_names)
 
+    def _check_topics(self, frame: DataFrame, task: LaneTask, planned: PlannedRanges | None, before: Manifest) -> None:
+        """Raise SourceChanged for a topic that was made again while no run of the query was there to see it."""
+        if planned is not None:
+            topics = {topic for lane in planned.lanes for topic, _ in lane.ranges}
+        elif not self._asked:  # Spark's own reader: a run asks once
+            topics = {topic for topic, _ in query_partitions(frame, task.checkpoint)}
+        else:
+            return
+        config = lane_config(frame) if self._kafka is None else self._kafka.config
+        if config is not None and topics - self._asked:
+            ids = ask_ids(config, topics - self._asked)
+            refuse_new_topics(before.topics, ids)
+            self._asked |= topics
+            self._topics |= ids
+
     def _project(self, frame: DataFrame, plan: LanePlan) -> tuple[DataFrame, RawFormat | None]:
         """The events of `frame` with one Spark partition for each lane, and how the lanes parse them (None: parsed).
 
@@ -423,6 +444,7 @@ class EventsWriter:
         after = replace(after, clock=before.clock)
         if self.source is not None:
             after = replace(after, marks=self.source.snapshot.waiting)
+        after = replace(after, topics={**before.topics, **self._topics})
         if after.levels().open:
             after = replace(after, described=join_missing((before.described, carried.described)))
         if self.log is not None:

@@ -139,6 +139,37 @@ def test_sparks_own_source_a_recreated_topic_and_a_checkpoint_that_is_gone(
     assert judge(shop.seen(), expected(1, 20)) == Verdict()
 
 
+@pytest.mark.parametrize("reader", ["librdkafka", "spark"])
+def test_a_recreated_topic_that_is_longer_stops_the_query_until_it_has_another_job_and_checkpoint(
+    broker: Broker, starrocks: EmulatorProcess, spark_kafka: str, tmp_path: Path, reader: str
+) -> None:
+    """Spark finds its offsets in the new topic, whose records in front of them it would never read."""
+    shop, topic = Shop(starrocks), f"l{uuid.uuid4().hex[:8]}"
+    task: dict[str, Any] = {
+        "servers": broker.servers,
+        "jars": spark_kafka,
+        "folder": str(tmp_path / "spark"),
+        "checkpoint": str(tmp_path / "checkpoint"),
+        "format": "events",
+        "topic": topic,
+        "per_trigger": 1000,
+        "options": shop.options("longer"),
+        "assemble": "lanes",
+        "reader": reader,
+    }
+    broker.create({topic: 1})
+    send(broker.servers, txn_events(1, 20, 3, topic))
+    QueryProcess(task).finish(300)
+    broker.delete(topic)
+    wait_until(lambda: _created(broker, topic))
+    send(broker.servers, txn_events(1, 60, 3, topic))
+    with pytest.raises(AssertionError, match=r"was deleted and made again.*another `job` and a new checkpoint"):
+        QueryProcess(task).finish(300)
+    assert judge(shop.seen(), expected(1, 20)) == Verdict()
+    QueryProcess({**task, "checkpoint": str(tmp_path / "another"), "options": shop.options("later")}).finish(300)
+    assert judge(shop.seen(), expected(1, 60)) == Verdict(duplicated=20)  # what both topics have: the table has no key
+
+
 def _transaction(prefix: str, number: int, count: int | None) -> Iterator[Message]:
     """Two rows, and an END that says `count` unless it is None."""
     changes, markers = f"{prefix}.public.debits", f"{prefix}.transaction"

@@ -65,6 +65,7 @@ class Manifest:
     replay starts from the same state, and the ledger skips rows that are already committed: carried-over state needs no
     commit protocol of its own. `marks` of the source's snapshot wait for the next commit. `described` has the types, by
     the messages' schemas, of columns that tables lack: rows that wait may need them. Times in states are of `clock`.
+    `topics` have ids in Kafka.
     """
 
     batch: int = -1
@@ -74,6 +75,7 @@ class Manifest:
     marks: Mapping[str, str] = field(default_factory=dict)
     described: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
     clock: ReadingClock = ReadingClock()  # noqa: RUF009 - frozen
+    topics: Mapping[str, str] = field(default_factory=dict)
 
     def is_due(self, open_timeout: float, now: float) -> bool:
         """Whether a source transaction is open for `open_timeout` (seconds) at `now`, a time of `clock`."""
@@ -107,6 +109,7 @@ class Manifest:
                 "marks": dict(self.marks),
                 "described": self.described,
                 "clock": self.clock,
+                "topics": dict(self.topics),
             }
         )
 
@@ -127,6 +130,7 @@ class Manifest:
             value.get("marks", {}),
             value.get("described", {}),
             ReadingClock(**value.get("clock", {})),
+            value.get("topics", {}),
         )
 
 

@@ -5,7 +5,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition, admin as kafka_admin
+from confluent_kafka import (
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+    Uuid,
+    admin as kafka_admin,
+)
 from confluent_kafka.admin import AdminClient
 
 from starrocks_txn_sink.clock import Clock, Deadline
@@ -17,6 +25,7 @@ from starrocks_txn_sink.telemetry import Event, EventLogger, Listener
 _Result = TypeVar("_Result")
 _Position = tuple[int, int]  # offset (-1: no such row), event time
 OffsetSpec: Any = vars(kafka_admin)["OffsetSpec"]  # its constructors have no types
+_NO_ID: Final = ("", "None", str(Uuid(0, 0)))
 _PAUSE_SECONDS: Final = 0.5
 _MOVED: Final = (KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.NOT_LEADER_FOR_PARTITION)
 _UNANSWERED: Final = (KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN)
@@ -81,6 +90,26 @@ class KafkaAdmin:
             )
             raise InputError(f"Kafka has no topic {name}.", hint=hint)
         return [(topic, number) for topic in topic_list for number in sorted(topics_seen[topic].partitions)]
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """The ids of topics: one that is made again under its old name has another. Without those that have none.
+
+        Brokers before Kafka 2.8 give no ids. A topic that is not there is left out.
+        """
+        names = sorted(topics)
+
+        def send() -> dict[str, str]:
+            futures = self._admin.describe_topics(TopicCollection(names), request_timeout=self._seconds)
+            ids = {}
+            for name, future in futures.items():
+                try:
+                    ids[name] = str(future.result(self._seconds + 5).topic_id)
+                except KafkaException as error:
+                    if error.args[0].code() not in _GONE:
+                        raise
+            return {name: topic_id for name, topic_id in ids.items() if topic_id not in _NO_ID}
+
+        return self._retry("describe topics", send) if names else {}
 
     def first_offsets(self, partitions: Iterable[KafkaPartition]) -> Offsets:
         return {

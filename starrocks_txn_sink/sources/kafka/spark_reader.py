@@ -226,6 +226,18 @@ def elements(iterator: Any) -> Iterator[Any]:
         yield iterator.next()
 
 
+def lane_config(frame: DataFrame) -> dict[str, Any] | None:
+    """Librdkafka's settings for the brokers of a streaming query's micro-batch over Spark's Kafka source.
+
+    None where the plan is hidden (Spark Connect) or unknown, without rows, and for settings that only Java has.
+    """
+    with contextlib.suppress(Exception):  # Spark's inner classes: they may change
+        for source in _sources(frame):
+            if source:
+                return client_config(dict(source[0].executorKafkaParams()))
+    return None
+
+
 def query_partitions(frame: DataFrame, query: str) -> frozenset[KafkaPartition]:
     """What the running query `query` reads from Kafka, also partitions without new rows in the micro-batch.
 

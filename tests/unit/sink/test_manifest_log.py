@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
+import orjson
 import pyarrow as pa
 import pytest
 
@@ -244,3 +246,11 @@ def test_a_micro_batch_that_runs_again_gives_up_by_the_clock_of_its_first_run() 
     assert again.clock_of_overdue(7) == ReadingClock(3.0, 2.0), "Spark may not have marked 7 as done"
     again.keep_clock_of_overdue(9, ReadingClock(5.0))
     assert directory.names("overdue") == ["000000000008", "000000000009"]
+
+
+def test_the_ids_of_topics_are_kept_and_a_manifest_of_an_earlier_release_has_none() -> None:
+    after = replace(manifest(3), topics={"orders": "id"})
+    assert Manifest.from_json(after.to_json()).topics == {"orders": "id"}
+    former = orjson.loads(after.to_json())
+    del former["topics"]
+    assert Manifest.from_json(orjson.dumps(former)).topics == {}

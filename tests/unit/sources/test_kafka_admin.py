@@ -8,10 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Uuid
 
-from starrocks_txn_sink.errors import DeadlineExceeded
+from starrocks_txn_sink.errors import DeadlineExceeded, SourceChanged
 from starrocks_txn_sink.sources.kafka import admin
+from starrocks_txn_sink.sources.kafka.topic_ids import ask_ids, refuse_new_topics
 from starrocks_txn_sink.telemetry import Event
 from tests.support.manual_clock import ManualClock
 
@@ -74,6 +75,40 @@ def test_a_reason_is_that_of_the_request_that_failed(monkeypatch: pytest.MonkeyP
     clients.clear()
     with pytest.raises(DeadlineExceeded, match="did not list topics: no"):
         kafka._retry("list topics", lambda: (_ for _ in ()).throw(KafkaException(KafkaError(-195, "no"))))
+
+
+def test_topics_have_ids_but_for_those_of_an_old_broker_or_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def result(name: str) -> Any:
+        if name == "gone":
+            raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART, "no"))
+        return SimpleNamespace(topic_id=Uuid(0, 0) if name == "old" else Uuid(1, 2))
+
+    def describe_topics(topics: Any, **_: object) -> Any:
+        names = [bytes(name).decode() if isinstance(name, bytes) else name for name in topics.topic_names]
+        return {name: SimpleNamespace(result=lambda _, name=name: result(name)) for name in names}
+
+    monkeypatch.setattr(admin, "AdminClient", lambda _: SimpleNamespace(describe_topics=describe_topics))
+    kafka = admin.KafkaAdmin({}, 1.0, ManualClock())
+    assert kafka.topic_ids({"a", "old", "gone"}) == {"a": str(Uuid(1, 2))}
+    assert kafka.topic_ids(()) == {}
+
+
+def test_a_topic_with_another_id_is_another_source() -> None:
+    refuse_new_topics({"a": "1", "b": "2", "gone": "3"}, {"a": "1", "b": "2", "new": "4"})
+    with pytest.raises(SourceChanged, match=r"made again.*id_before=2, id_now=7, topic=b.*for sync"):
+        refuse_new_topics({"a": "1", "b": "2"}, {"a": "1", "b": "7"})
+
+
+def test_brokers_that_do_not_answer_leave_ids_unknown_and_the_log_says_so(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_answer(*_: object) -> Any:
+        raise DeadlineExceeded("Kafka did not describe topics: away.")
+
+    monkeypatch.setattr(admin.KafkaAdmin, "topic_ids", no_answer)
+    with caplog.at_level("WARNING"):
+        assert ask_ids({}, {"a"}) == {}
+    assert "topics.unknown" in caplog.text
 
 
 def test_a_client_ends_with_its_last_user() -> None:

@@ -1,0 +1,45 @@
+"""Whether the topics of a query are still those that it has read: a topic that is made again has another id.
+
+Spark's checkpoint has offsets only. Those of a topic that was deleted, made again and has grown past them mean other
+records, and nothing else would tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from starrocks_txn_sink.clock import SystemClock
+from starrocks_txn_sink.errors import SourceChanged
+from starrocks_txn_sink.telemetry import Event, EventLogger
+
+_PATIENCE: Final = 30.0
+_log = EventLogger("kafka")
+
+
+def ask_ids(config: Mapping[str, Any], topics: set[str]) -> dict[str, str]:
+    """The ids of `topics`; none where the brokers do not tell: the event `topics.unknown` has the reason."""
+    try:
+        from starrocks_txn_sink.sources.kafka.admin import KafkaAdmin  # confluent-kafka is an extra
+    except ImportError:
+        return {}
+    try:
+        return KafkaAdmin(config, _PATIENCE, SystemClock()).topic_ids(topics)
+    except Exception as error:  # the query may read all the same, as with settings that only its own reader knows
+        _log(Event("topics.unknown", {"topics": ", ".join(sorted(topics)), "reason": str(error)}))
+        return {}
+
+
+def refuse_new_topics(before: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """Raise SourceChanged for a topic whose id is another one than `before`."""
+    changed = sorted(name for name in before.keys() & now.keys() if before[name] != now[name])
+    if changed:
+        raise SourceChanged(
+            "A topic was deleted and made again since the query has read it: the checkpoint's offsets are those of the "
+            "old one. Nothing of the new one was written.",
+            hint="To read the new topic from its start, give the query another `job` and a new checkpoint (for sync "
+            "`job` and `checkpoint` in its file).",
+            topic=changed[0],
+            id_before=before[changed[0]],
+            id_now=now[changed[0]],
+        )
