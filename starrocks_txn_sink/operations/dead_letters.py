@@ -114,7 +114,12 @@ def _replay(
         known = KnownColumns(connection, options.database)
         checks = TableChecks(options, SourceSchema(), known, deadline)
         row_count, keys = 0, _primary_keys(connection, options, deadline)
-        unchanged = UnchangedValues(options.database, lambda sql, values: connection.query(sql, values, deadline), keys)
+        unchanged = UnchangedValues(
+            options.database,
+            lambda sql, values: connection.query(sql, values, deadline),
+            keys,
+            columns_now=lambda table: known.columns(table, True, deadline),
+        )
         for letter in dead_letters():
             query = letter_table.select_rows(options.database, job, letter.partition, letter.position)
             rows = letter_table.read_rows(connection.query(*query, deadline))

@@ -4,7 +4,8 @@ The server can keep a column only in a partial update, and the loads of a table 
 the same columns, or none is (wire contract 4.6). So the lane completes such a row before it sends it: with the value of
 the key's row before it under the label, else with the value in the table, which has all StarRocks transactions before.
 
-A row says it with its last member, UNCHANGED. `rows.body` asks for the rows of a load; one key is in one lane.
+A row says it with its last member, UNCHANGED. A deleted row that stays keeps all of its values: also those of columns
+that came into the table after the start of the query. `rows.body` asks for the rows of a load; one key is in one lane.
 """
 
 from __future__ import annotations
@@ -27,12 +28,16 @@ from starrocks_txn_sink.protocol.ledger import identifier
 from starrocks_txn_sink.rows.columns import OWN_OP, UNCHANGED
 from starrocks_txn_sink.rows.json_members import members
 from starrocks_txn_sink.rows.keys import ROOM, KeyType, TableKey, read_keys
+from starrocks_txn_sink.rows.target import TargetColumn
 
 MARK: Final = f'"{UNCHANGED}":'.encode()
 """In each row with unchanged columns, and in no other one: inside of a string its quotes are escaped."""
 
 Query = Callable[[str, tuple[object, ...]], list[tuple[Any, ...]]]
 """Executes a statement with parameters; returns its rows, and raises QueryFailed or QueryRefused."""
+
+ColumnsNow = Callable[[str], Sequence[TargetColumn]]
+"""The columns that a table has at the moment of the call; none if the user may not see any."""
 
 _TYPES: Final = (
     "SELECT COLUMN_NAME, COLUMN_TYPE FROM information_schema.columns WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
@@ -102,22 +107,23 @@ def histories_of(
 
 @dataclass(slots=True)
 class UnchangedValues:
-    """Completes rows of `tables`, the `keyed` ones that have had a row with unchanged columns; see the module."""
+    """Completes rows of `tables`, the `keyed` ones that have had a row with unchanged columns; see the module.
+
+    `columns_now` is for deleted rows that stay.
+    """
 
     database: str
     query: Query
     keyed: Collection[str]
     tables: set[str] = field(default_factory=set)
+    columns_now: ColumnsNow = lambda _: ()
 
     def complete(self, table: str, key: TableKey, histories: Sequence[RowsOfKey]) -> list[bytes | None]:
         """The last row of each history, with all values; None for a delete of a row that is nowhere.
 
         Such a delete has nothing to say, and no values for NOT NULL columns. Raises InputError if a value is nowhere.
         """
-        folded = [_fold(history.rows) for history in histories]
-        for row in folded:
-            if row.open_names and row.is_marked and row.was_deleted:
-                row.delete(key)
+        folded = self._folded(table, key, histories)
         lacking = [number for number, row in enumerate(folded) if row.open_names]
         nowhere = set[int]()
         for number in lacking:
@@ -139,6 +145,19 @@ class UnchangedValues:
             None if number in nowhere else f"{SEPARATOR}{_row(row.values)}".encode()
             for number, row in enumerate(folded)
         ]
+
+    def _folded(self, table: str, key: TableKey, histories: Sequence[RowsOfKey]) -> list[_Folded]:
+        """The last row of each history, which names all columns that it lacks."""
+        folded = [_fold(history.rows) for history in histories]
+        if any(row.keeps_all for row in folded):
+            names = [column.name for column in self.columns_now(table) if not column.generated]
+            for row in folded:
+                if row.keeps_all:
+                    row.open_names += [name for name in names if name not in row.values and name not in row.open_names]
+        for row in folded:
+            if row.open_names and row.is_marked and row.was_deleted:
+                row.delete(key)
+        return folded
 
     def _read(
         self, table: str, key: TableKey, columns: Sequence[str], rows: Sequence[Mapping[str, str]]
@@ -190,11 +209,15 @@ class UnchangedValues:
 
 @dataclass(slots=True)
 class _Folded:
-    """The last row of a key as raw JSON by name; none of its rows has a value of `open_names`."""
+    """The last row of a key as raw JSON by name; none of its rows has a value of `open_names`.
+
+    With `keeps_all` the row is deleted and stays, and no row in front of it has all values.
+    """
 
     values: dict[str, str]
     open_names: list[str]
     was_deleted: bool
+    keeps_all: bool = False
 
     @property
     def is_marked(self) -> bool:
@@ -211,19 +234,23 @@ def _fold(rows: Sequence[bytes]) -> _Folded:
     """The last row, with values of the rows before it."""
     before: dict[str, str] | None = None
     open_names: list[str] = []
-    was_deleted = False
+    was_deleted = keeps_all = False
     for text in rows:
         row = {name: raw for name, (_, raw) in members(text[len(SEPARATOR) :].decode()).items()}
         names: list[str] = json.loads(row.pop(UNCHANGED, "[]"))
         if before is not None:
             row |= {name: before.get(name, "null") for name in names if name not in open_names}
             names = [name for name in names if name in open_names]
+        keeps_all = row.get(DELETED) == "true" and (before is None or keeps_all)
+        if before is not None and row.get(DELETED) == "true":
+            row = {**before, **row}
+            names += [name for name in open_names if name not in row and name not in names]
         open_names = names
         if OWN_OP in row:
             before, was_deleted = None, True
         else:
             before = row
-    return _Folded(before or {}, open_names, was_deleted)
+    return _Folded(before or {}, open_names, was_deleted, keeps_all)
 
 
 def _has_key(row: Mapping[str, str], key: TableKey) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -56,10 +56,10 @@ from starrocks_txn_sink.rows.segments import (
     place_of,
     rows_of_part,
 )
+from starrocks_txn_sink.rows.target import TargetColumn
 from starrocks_txn_sink.rows.unchanged import UnchangedValues
 from starrocks_txn_sink.rows.unpositioned import UnpositionedSegmenter
 from starrocks_txn_sink.sources.formats.bare_values import ConnectorModes
-from starrocks_txn_sink.sql.connection import LeaderConnection
 from starrocks_txn_sink.writer import messages, worker
 from starrocks_txn_sink.writer.dead_letters import BadRowsFound, DeadLetters
 from starrocks_txn_sink.writer.metrics import LaneMetrics
@@ -324,7 +324,7 @@ class LaneTry:
             lane_limits or limits(options), spill.take if spill is not None else None, keys.keys(), hold=task.hold
         )
         core = Lane(task.job, task.batch_id, task.label, buffer, self.clock.wall)
-        unchanged = self._unchanged_values(keys, resources.connection)
+        unchanged = self._unchanged_values(keys, resources)
         unique = UniqueRows(keys, unchanged)
         self.metrics.core, self.metrics.unique = core, unique
         performer = Performer(
@@ -353,16 +353,19 @@ class LaneTry:
         return OpenLane(core, performer, self._segments(batches, rows))
 
     def _unchanged_values(
-        self, keys: Mapping[str, TableKey], connection: LeaderConnection | None
+        self, keys: Mapping[str, TableKey], resources: worker.WorkerResources
     ) -> UnchangedValues | None:
         if not self._source.completes:
             return None
 
         def query(sql: str, parameters: tuple[object, ...]) -> list[tuple[Any, ...]]:
-            assert connection is not None, "without a query port no key is known"
-            return connection.query(sql, parameters, self.deadline)
+            assert resources.connection is not None, "without a query port no key is known"
+            return resources.connection.query(sql, parameters, self.deadline)
 
-        return UnchangedValues(self.task.options.database, query, keys.keys())
+        def columns_now(table: str) -> Sequence[TargetColumn]:
+            return resources.columns.columns(table, True, self.deadline) if resources.columns is not None else ()
+
+        return UnchangedValues(self.task.options.database, query, keys.keys(), columns_now=columns_now)
 
     def _segments(self, batches: Iterable[pa.RecordBatch], rows: ReadRows | None) -> Iterator[Segment]:
         positions = self.task.ownership.positions if self.task.ownership is not None else {}

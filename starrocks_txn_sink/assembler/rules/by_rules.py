@@ -164,7 +164,7 @@ class _Released:
             names = [] if table is None else [name for name in table.others if name not in rules.own]
             tail = f',"{columns.UNCHANGED}":{json.dumps(names, ensure_ascii=False)}}}'
             if table is not None:  # else the lane refuses the row, unless the table is to be created
-                deleted, tail = _only(deleted, table.key), tail if names else "}"
+                deleted = _only(deleted, table.key)
             marked = pc.binary_replace_slice(deleted.cast(pa.binary()), -1, _END, tail.encode()).cast(row.type)
             marked = pc.replace_substring_regex(marked, r"^\{,", "{")  # of a row without its key
             row = pc.replace_with_mask(row, pa.array(mask), marked)

@@ -13,10 +13,12 @@ from hypothesis import given, strategies as st
 
 from starrocks_txn_sink.coordinator.model import Chunk, LoadAction, RowIndex
 from starrocks_txn_sink.errors import InputError, QueryRefused
+from starrocks_txn_sink.options.table_rules import DELETED
 from starrocks_txn_sink.rows.body import UniqueRows, with_unchanged_values
 from starrocks_txn_sink.rows.columns import DELETING, UNCHANGED
 from starrocks_txn_sink.rows.keys import KeyColumn
 from starrocks_txn_sink.rows.member_names import MemberNames
+from starrocks_txn_sink.rows.target import TargetColumn, parse_type
 from starrocks_txn_sink.rows.unchanged import MARK, UnchangedValues, with_unchanged
 from tests.support.lane_driver import LABEL, LaneDriver, small_limits
 from tests.support.model_server import ModelServer
@@ -243,3 +245,22 @@ def test_a_held_lane_takes_values_from_chunks_that_it_sends_later() -> None:
         {"id": 2, "n": 0, "note": "it's 2"},
     ]
     assert len(table.statements) == 2
+
+
+def test_a_deleted_row_that_stays_keeps_the_values_of_columns_that_came_later() -> None:
+    """The query knew `note` when it began; `doc` came since, by hand; `made` is generated."""
+    table = Table()
+    names = ["id", "note", "doc"]
+    now = [TargetColumn(name, parse_type(TYPES[name]), key=name == "id") for name in names]
+    now.append(TargetColumn("made", parse_type("int"), generated=True))
+    unchanged = UnchangedValues("shop", table, KEYS, columns_now=lambda _: now)
+    unchanged.tables.add("t")
+    gone = {"id": 1, DELETED: True}
+    kept = {"note": "it's 1", "doc": {"n": 1.1}, DELETED: True}
+    assert sent(UniqueRows(KEYS, unchanged), [text(gone, "note")]) == [{"id": 1, **kept}]
+    update = {"id": 1, "note": "new", "doc": {"a": 2}, DELETED: False}
+    assert sent(UniqueRows(KEYS, unchanged), [text(update), text(gone, "note")]) == [update | {DELETED: True}]
+    assert len(table.statements) == 2, "what the label has needs no look into the table"
+    part = text({"id": 1, "note": "new", DELETED: False}, "doc")
+    assert sent(UniqueRows(KEYS, unchanged), [part, text(gone, "note")]) == [{"id": 1, **kept, "note": "new"}]
+    assert sent(UniqueRows(KEYS, unchanged), [text({"id": 9, DELETED: True}, "note")]) == []
