@@ -7,7 +7,7 @@ three widths. Nested types have such types inside angle brackets.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 _COUNTER = re.compile(
@@ -211,3 +211,8 @@ def _word(text: str) -> tuple[str, str]:
         raise ValueError(text)
     name = match[2] if match[1] is None else match[1].replace("``", "`")
     return name, text[match.end() :]
+
+
+def spelled(table: str, listed: Collection[str]) -> str:
+    """A table's name as the server lists it: `t` and `T` are two tables, unless the cluster folds all names."""
+    return table if table in listed or table.lower() not in listed else table.lower()

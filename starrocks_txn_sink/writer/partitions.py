@@ -30,7 +30,7 @@ from starrocks_txn_sink.rows.partitions import (
     statements,
 )
 from starrocks_txn_sink.rows.segments import place_of
-from starrocks_txn_sink.rows.target import TargetColumn
+from starrocks_txn_sink.rows.target import TargetColumn, spelled
 from starrocks_txn_sink.sql.connection import VERSION_SQL, LeaderConnection, read_version
 
 _SECONDS: Final = 60.0
@@ -73,9 +73,10 @@ class KnownPartitions:
 
     def of(self, table: str, deadline: Deadline) -> TablePartitions | None:
         """The partitions of `table`; None for one whose loads make and open their own, and where it cannot be known."""
-        now, name = deadline.clock.monotonic(), table.lower()
+        now = deadline.clock.monotonic()
         if now - self._read_at > _SECONDS:
             self._names, self._tables, self._read_at = self._partitioned(deadline), {}, now
+        name = spelled(table, self._names)
         if name not in self._names:
             return None
         if name not in self._tables:
@@ -86,7 +87,7 @@ class KnownPartitions:
         with contextlib.suppress(QueryRefused):
             if not can_create_partitions(read_version(self.connection.rows(VERSION_SQL, (), deadline))):
                 rows = self.connection.query(_PARTITIONED, (self.database,), deadline)
-                return frozenset(str(name).lower() for name, key in rows if key)
+                return frozenset(str(name) for name, key in rows if key)
         return frozenset()
 
     def _read(self, table: str, deadline: Deadline) -> TablePartitions | None:

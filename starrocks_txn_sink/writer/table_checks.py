@@ -24,7 +24,15 @@ from starrocks_txn_sink.rows.bad_rows import BadRow, refused
 from starrocks_txn_sink.rows.member_names import Filled, LackingColumns, MemberNames, TypesOf, never_filled, no_types
 from starrocks_txn_sink.rows.row_check import RowCheck
 from starrocks_txn_sink.rows.segments import CheckRows, FitRows, as_they_are
-from starrocks_txn_sink.rows.target import PLACES_SQL, TargetColumn, TargetType, parse_type, target_columns, with_places
+from starrocks_txn_sink.rows.target import (
+    PLACES_SQL,
+    TargetColumn,
+    TargetType,
+    parse_type,
+    spelled,
+    target_columns,
+    with_places,
+)
 from starrocks_txn_sink.rows.unchanged import UnchangedValues
 from starrocks_txn_sink.rows.widening import changed_by_hand, holds, rounds, widened
 from starrocks_txn_sink.sources.formats.bare_values import BareValues, ConnectorModes
@@ -59,13 +67,15 @@ class KnownColumns:
     def of(self, table: str, again: bool, deadline: Deadline) -> frozenset[str] | None:
         """The columns of `table`; None if the user may not see any. Raises QueryFailed.
 
-        The case of a table's name makes no difference, that of a column's does (wire contract 5.4).
+        The case of names counts, of tables (`spelled`) and of columns (wire contract 5.4).
         """
-        now, name = deadline.clock.monotonic(), table.lower()
+        now = deadline.clock.monotonic()
         if now - self._read_at > _COLUMNS_SECONDS:
             self._rows, self._columns, self._read_at = self._read("", (), deadline), {}, now
+        name = spelled(table, self._rows)
         if again or name not in self._rows:
-            self._rows[name] = self._read(_OF_TABLE, (table,), deadline).get(name, [])
+            rows = self._read(_OF_TABLE, (table,), deadline)
+            self._rows[name] = rows.get(spelled(table, rows), [])
             self._columns.pop(name, None)
         return frozenset(str(column) for _, column, *_ in self._rows[name]) or None
 
@@ -75,7 +85,7 @@ class KnownColumns:
         Which are `fixed` is known once the table is asked for `again`.
         """
         self.of(table, again, deadline)
-        name = table.lower()
+        name = spelled(table, self._rows)
         if name not in self._columns:
             columns = target_columns(self._rows[name])
             if again and columns:
@@ -88,7 +98,7 @@ class KnownColumns:
         tables = defaultdict[str, list[Sequence[object]]](list)
         with contextlib.suppress(QueryRefused):
             for row in self._connection.query(_COLUMN_NAMES + condition, (self._database, *names), deadline):
-                tables[str(row[0]).lower()].append(row)
+                tables[str(row[0])].append(row)
         return dict(tables)
 
 
