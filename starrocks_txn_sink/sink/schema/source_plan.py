@@ -290,7 +290,8 @@ def _creation_faults(wanted_table: _Wanted) -> list[Refusal]:
                 table,
                 "its source has no key, so updates and deletes name no row",
                 f"Name columns that are unique and NOT NULL, {declared_keys(table)}; or keep each change as a row of a "
-                f"history, without a table: {_only_history(table)}.",
+                f"history, without a table: {_only_history(table)}; or leave the table out: exclude under [tables] of "
+                "sync's file (in Python `tables` with an empty template), or the connector's table.exclude.list.",
             )
         ]
     lacking = [key for key in wanted_table.keys if key not in wanted_table.columns]

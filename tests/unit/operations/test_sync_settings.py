@@ -376,7 +376,9 @@ def test_a_table_that_is_refused_stops_the_start(
     broker.produce("shop.public.logs", change("logs", {"n": field("int32")}), json.dumps(None).encode(), partition=0)
     assert broker.flush(10) == 0
     assert cli.main(["sync", str(path), "--deadline", "30"]) == 1
-    assert "Table ods_logs: its source has no key" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "Table ods_logs: its source has no key" in said
+    assert "leave the table out: exclude under [tables]" in said
     assert query(server, "SHOW TABLES FROM shop") == []
 
 
