@@ -44,7 +44,7 @@ def test_fifty_tables_from_a_file_to_equal_contents(kind: str, tmp_path: Path) -
             )
         topics = {f"shop.{db.schema}.{table}" for table in TABLES} | {"shop.transaction"}
         wait_until(lambda: topics <= broker.topics(), reason=connect.messages, alive=lambda: connect.running)
-        starrocks = stack.enter_context(Warehouse(tmp_path / "starrocks"))
+        starrocks = stack.enter_context(Warehouse(tmp_path / "starrocks", cores=8))
         starrocks.ask("CREATE DATABASE shop")
         file = tmp_path / "shop.toml"
         began = time.monotonic()

@@ -182,12 +182,12 @@ checkpoint = "{self.folder / "checkpoint"}"
                 table, action, column, kind = match.groups()
                 self.starrocks.ask(f"ALTER TABLE {self.name}.{table} {action} COLUMN {column} {kind}")
             return f"{output_tail[:60]}: {statements[0][0]}"
-        rejected = re.search(r"rejected \d+ rows? of (\w+), .*?column (\w+)", output_tail)
-        if rejected:
+        unfit = re.search(r"does not fit column (?P<column>\w+) of table (?P<table>\w+)", output_tail)
+        if unfit:
             self.starrocks.ask(
-                f"ALTER TABLE {self.name}.{rejected[1]} MODIFY COLUMN {rejected[2]} VARCHAR(65533) NOT NULL"
+                f"ALTER TABLE {self.name}.{unfit['table']} MODIFY COLUMN {unfit['column']} VARCHAR(65533) NOT NULL"
             )
-            return rejected[0]
+            return unfit[0]
         key = re.search(r"came under the key .*?Table (\w+): its key \((\w+)\)", output_tail)
         if key:  # which is still unique
             text = self.file.read_text(encoding="utf-8")
@@ -248,7 +248,7 @@ def test_starrocks_follows_a_source_whose_tables_change(
         broker = stack.enter_context(Broker(tmp_path / "broker"))
         source = Source(db)
         connect = stack.enter_context(db.captured(broker, tmp_path))
-        starrocks = stack.enter_context(Warehouse(tmp_path / "starrocks"))
+        starrocks = stack.enter_context(Warehouse(tmp_path / "starrocks", cores=8))
         source.tick()
         tables = {f"shop.{db.schema}.{table.name}" for table in source.tables.values() if table.live}
         wait_until(lambda: tables | {"shop.transaction"} <= broker.topics(), reason=connect.messages)

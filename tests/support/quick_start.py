@@ -48,10 +48,13 @@ def rows_of(block: str) -> list[list[str]]:
 
 
 class Warehouse:
-    """An emulator whose one user is the one of the pages' grants; it may do everything, so grants are not run."""
+    """An emulator whose one user is the one of the pages' grants; it may do everything, so grants are not run.
 
-    def __init__(self, folder: Path, user: str = USER, password: str = PASSWORD) -> None:
-        self.server = EmulatorProcess(folder, Settings(user=user, password=password))
+    `cores` are those of its backend: each table of a StarRocks transaction takes one of eight threads of a core.
+    """
+
+    def __init__(self, folder: Path, user: str = USER, password: str = PASSWORD, cores: int = 2) -> None:
+        self.server = EmulatorProcess(folder, Settings(user=user, password=password, cores=cores))
 
     def run(self, block: str) -> None:
         for sql in statements(block):
