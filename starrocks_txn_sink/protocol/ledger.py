@@ -362,7 +362,9 @@ def fresh_tokens(epoch: str, attempt: int, rng: random.Random) -> NewToken:
     return lambda: f"{epoch}.{attempt}.{rng.getrandbits(64):016x}"
 
 
-_AGAIN: Final = "Nothing is to be done: the sink takes the job over again. If it comes again, INSERTs take very long."
+_AGAIN: Final = (
+    "A query takes the job over again by itself; run a command again. If this comes again, see why INSERTs are so slow."
+)
 
 
 def check_owner(job: str, mine: Owner, rng: random.Random) -> Steps[None]:

@@ -290,7 +290,7 @@ class StarRocksSink:
         run = self._run(origin.job)
         tries.renew()  # the time that other writes of the job have taken does not count
         if (session := run.session_of(origin)) is not None:
-            tries.tokens |= session.written | {session.token}
+            tries.tokens |= session.written
         try:
             return self._commit(frame, origin, run, tries)
         except Exception as error:

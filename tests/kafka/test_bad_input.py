@@ -112,20 +112,25 @@ def test_what_does_not_add_up_is_quarantined_and_counted_and_the_others_go_on(fl
     assert (observed["data"], observed["rows"], observed["released"], observed["quarantined_rows"]) == (10, 4, 2, 6)
 
 
+def _task(broker: Broker, jars: str, folder: Path, topic: str, **more: Any) -> dict[str, Any]:
+    """A query over one topic of TxnEvents."""
+    return {
+        "servers": broker.servers,
+        "jars": jars,
+        "folder": str(folder / "spark"),
+        "checkpoint": str(folder / "checkpoint"),
+        "format": "events",
+        "topic": topic,
+        "per_trigger": 100,
+        **more,
+    }
+
+
 def test_sparks_own_source_a_recreated_topic_and_a_checkpoint_that_is_gone(
     broker: Broker, starrocks: EmulatorProcess, spark_kafka: str, tmp_path: Path
 ) -> None:
     shop, topic = Shop(starrocks), f"f{uuid.uuid4().hex[:8]}"
-    task: dict[str, Any] = {
-        "servers": broker.servers,
-        "jars": spark_kafka,
-        "folder": str(tmp_path / "spark"),
-        "checkpoint": str(tmp_path / "checkpoint"),
-        "format": "events",
-        "topic": topic,
-        "per_trigger": 100,
-        "options": shop.options("anew"),
-    }
+    task = _task(broker, spark_kafka, tmp_path, topic, options=shop.options("anew"))
     broker.create({topic: 1})
     send(broker.servers, txn_events(1, 20, 3, topic))
     QueryProcess(task).finish(300)
@@ -145,18 +150,8 @@ def test_a_recreated_topic_that_is_longer_stops_the_query_until_it_has_another_j
 ) -> None:
     """Spark finds its offsets in the new topic, whose records in front of them it would never read."""
     shop, topic = Shop(starrocks), f"l{uuid.uuid4().hex[:8]}"
-    task: dict[str, Any] = {
-        "servers": broker.servers,
-        "jars": spark_kafka,
-        "folder": str(tmp_path / "spark"),
-        "checkpoint": str(tmp_path / "checkpoint"),
-        "format": "events",
-        "topic": topic,
-        "per_trigger": 1000,
-        "options": shop.options("longer"),
-        "assemble": "lanes",
-        "reader": reader,
-    }
+    lanes = {"assemble": "lanes", "reader": reader}
+    task = _task(broker, spark_kafka, tmp_path, topic, options=shop.options("longer"), **lanes)
     broker.create({topic: 1})
     send(broker.servers, txn_events(1, 20, 3, topic))
     QueryProcess(task).finish(300)

@@ -19,10 +19,14 @@ def is_deep() -> bool:
     return settings.get_current_profile_name() != "quick"
 
 
+def part() -> int:
+    """Which part of all examples the profile takes: 1 for all of them, 2 for half, 5 for a fifth."""
+    return {"deep": 1, "half": 2}.get(settings.get_current_profile_name(), 5)
+
+
 def scaled(deep: int) -> int:
-    """How many examples, schedules or random inputs: all of `deep`, half of it, or a fifth, by the profile."""
-    parts = {"deep": 1, "half": 2}.get(settings.get_current_profile_name(), 5)
-    return deep if parts == 1 else max(5, deep // parts)
+    """How many examples, schedules or random inputs of `deep` the profile takes."""
+    return deep if part() == 1 else max(5, deep // part())
 
 
 def examples(deep: int) -> settings:

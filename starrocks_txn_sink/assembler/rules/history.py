@@ -86,8 +86,8 @@ def judge(
 ) -> Verdict | Disproof:
     """Judge units at `places` (ascending, none above the newest) that come again, after the `run` before them.
 
-    `checksums` gives those of the units with the given indexes; `bits` are those of each that are
-    known, by default all. `newer`: units above the newest place have come with them, so the run has ended.
+    `checksums` gives those of the units with the given indexes; `bits` is the mask of the known bits of each, by
+    default all. `newer`: units above the newest place have come with them, so the run has ended.
     """
     entries = np.frombuffer(history, _ENTRY)
     following = np.searchsorted(entries["place"], places)

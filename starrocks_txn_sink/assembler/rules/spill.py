@@ -65,7 +65,7 @@ class Manifest:
     replay starts from the same state, and the ledger skips rows that are already committed: carried-over state needs no
     commit protocol of its own. `marks` of the source's snapshot wait for the next commit. `described` has the types, by
     the messages' schemas, of columns that tables lack: rows that wait may need them. Times in states are of `clock`.
-    `topics` have ids in Kafka.
+    `topics` has the ids in Kafka of those that were read.
     """
 
     batch: int = -1

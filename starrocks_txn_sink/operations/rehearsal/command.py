@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +84,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the rehearsal and return the exit code. After Ctrl-C or SIGTERM it drops the tables, too."""
-    terms = Terms(args.seconds, args.slow, megabytes=args.megabytes, record=args.record is not None)
-    terms = replace(terms, tables=args.tables, jobs=args.jobs)
+    terms = Terms(
+        args.seconds,
+        args.slow,
+        megabytes=args.megabytes,
+        record=args.record is not None,
+        tables=args.tables,
+        jobs=args.jobs,
+    )
     show = _to_stderr if args.json else lambda line: command_line.print_lines([line])
     try:
         options = command_line.server_options(args, database=args.database)

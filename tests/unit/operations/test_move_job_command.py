@@ -22,7 +22,7 @@ from starrocks_txn_sink.protocol.moving import close_job
 from starrocks_txn_sink.rows.body import load_body
 from starrocks_txn_sink.sink.session import Resumption, open_session
 from starrocks_txn_sink.sql.connection import SqlLedger
-from tests.support.depth import is_deep
+from tests.support.depth import part
 from tests.support.left_behind import PASSWORD, leave_open, options, write_a_position
 from tests.support.micro_batch import lane_rows, write_micro_batch, write_under
 from tests.support.query_port import query
@@ -395,8 +395,8 @@ def breaking_after(monkeypatch: pytest.MonkeyPatch, number: int, error: type[Bas
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("error", [pytest.param(_Crash, marks=pytest.mark.deep), ReplyLost])
 def test_a_rename_that_breaks_off_anywhere_is_repeated_to_its_end(server: Emulator, error: type[BaseException]) -> None:
-    """After each third request to the server, or each eleventh one; and at no moment both names can write."""
-    for number in itertools.count(1, 3 if is_deep() else 11):
+    """After each request to the server, or each third or ninth one; and at no moment both names can write."""
+    for number in itertools.count(1, 2 * part() - 1):
         job, to = f"old{number}", f"new{number}"
         write_a_position(server, job)
         with pytest.MonkeyPatch.context() as patch:
