@@ -11,8 +11,8 @@ records are sent in their order to one server. `excused` names the reason (`EXCU
 answer. `event` says what happens to the server before the request, and `needs` of a scene that a person has to do it,
 so that a run leaves the scene out; `unplayed` of a scene that a rehearsal recorded it; `unrecorded` names the parts of
 an answer that are nobody else's business. `pause` is a wait in seconds before the request, and `repeat` a number of
-requests that are answered alike, with `${n}` counting them. The rows of an answer with `unordered` may come in any
-order.
+requests that are answered alike, with `${n}` counting them. The rows of a SELECT without ORDER BY may come in any
+order, and those of an answer with `unordered`.
 
 **Variables** stand for what differs between runs. `${label.1}`, `${db.shop}` and `${user.poor}` in a request are fresh
 names; `${txn.1}` in an answer takes the first value that it meets, and every later one must be equal; `${*}` stands for
@@ -330,10 +330,15 @@ def play(document: Recording, place: Place, world: World) -> Iterator[tuple[str,
     played = [scene for scene in document["scenes"] if "unplayed" not in scene]
     for name, record in records({"scenes": played}):
         differing = [
-            variables.compared(record.get("answer", {}), answer, unordered="unordered" in record)
+            variables.compared(record.get("answer", {}), answer, unordered=_is_unordered(record))
             for answer in _answers(record, variables, place, world)
         ]
         yield name, record, next(filter(None, differing), [])
+
+
+def _is_unordered(record: Record) -> bool:
+    statement = str(record.get("statement", "")).upper()
+    return "unordered" in record or (statement.startswith("SELECT") and "ORDER BY" not in statement)
 
 
 def record_again(document: Recording, place: Place, server: str, mark: str) -> Recording:

@@ -117,7 +117,8 @@ def test_all_tries_at_a_micro_batch_know_the_tokens_of_the_run(monkeypatch: pyte
     monkeypatch.setattr(failures, "SystemClock", ManualClock)
     monkeypatch.setattr(sink_module, "is_stopped", lambda _: False)
     monkeypatch.setattr(RowsWriter, "write", fail)
-    sink._runs["job"] = JobRun("job", Session("checkpoint", "job", "epoch", "key", token="mine"), served=True)
+    session = Session("checkpoint", "job", "epoch", "key", token="mine", written=frozenset({"mine"}))
+    sink._runs["job"] = JobRun("job", session, served=True)
     with pytest.raises(Fenced):
         sink._commit_or_wait(frame, BatchOrigin(7, "job", "key", "checkpoint", True), BatchTries(ignore_event, 600.0))
     assert token_sets == [{"mine"}, {"mine", "try 1"}, {"mine", "try 1", "try 2"}]
