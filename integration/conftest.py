@@ -15,9 +15,10 @@ import pytest
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import SinkOptions
 from starrocks_txn_sink.options.addresses import parse_query_url
+from tests.spark.conftest import spark
 from tests.support.servers import PREFIX, login
 
-pytest_plugins = ["tests.spark.conftest"]
+__all__ = ["spark"]
 
 
 @dataclass(frozen=True, slots=True)

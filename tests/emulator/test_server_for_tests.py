@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -81,6 +83,16 @@ def test_a_server_with_somebodys_databases_is_refused(running: Emulator, urls: s
     assert refusal(urls) is None
     query(running, "CREATE DATABASE shop")
     assert "(shop)" in str(refusal(urls))
+
+
+def test_all_folders_are_collected_in_one_run(urls: str) -> None:
+    """As `make test SERVER=…` names them: a plugin that is there twice ends such a run before its first test."""
+    folders = ("tests/contract", "integration", "tests/spark", "tests/kafka", "tests/cdc")
+    command = [sys.executable, "-m", "pytest", "-p", "integration.plugin", "-p", "no:cacheprovider", "-n", "0"]
+    command += ["--collect-only", "-qq", "--starrocks", "real", "--starrocks-server", urls, *folders]
+    run = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-2000:]
+    assert [folder for folder in folders if f"{folder}/" not in run.stdout] == []
 
 
 def test_what_only_an_emulator_has_skips_the_test(urls: str) -> None:
