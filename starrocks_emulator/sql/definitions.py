@@ -14,7 +14,16 @@ from starrocks_emulator.sql.ddl import check_aggregate, column_definition, table
 from starrocks_emulator.sql.session import QuerySession, SqlError, analyzing_error
 from starrocks_emulator.sql.show import column_clause
 from starrocks_emulator.sql.translate import database_of, table_of, target_of
-from starrocks_emulator.tables.catalog import TABLE_EXISTS, CatalogError, Column, Model, Table, quote, schema_of
+from starrocks_emulator.tables.catalog import (
+    TABLE_EXISTS,
+    CatalogError,
+    Column,
+    Model,
+    Table,
+    quote,
+    schema_of,
+    stored_name,
+)
 
 if TYPE_CHECKING:
     from starrocks_emulator.tables.store import Store
@@ -235,10 +244,10 @@ def _rewrite(store: Store, table: Table, tree: exp.Alter) -> None:
             f"CAST({altered.sources[column.name]} AS {column.type.duckdb}) AS {quote(column.name)}"
             for column in target.columns
         )
-        rebuilt = f"{schema_of(table.database)}.{quote('altered ' + table.name)}"
+        rebuilt = f"{schema_of(table.database)}.{quote('altered ' + stored_name(table.name))}"
         cursor.execute(f"CREATE TABLE {rebuilt} AS SELECT {values} FROM {table.relation} ORDER BY rowid")
         cursor.execute(f"DROP TABLE {table.relation}")
-        cursor.execute(f"ALTER TABLE {rebuilt} RENAME TO {quote(table.name)}")
+        cursor.execute(f"ALTER TABLE {rebuilt} RENAME TO {quote(stored_name(table.name))}")
         store.registry.redefine(cursor, target)
 
     _define(store, [(table.database, table.name)], rewrite)

@@ -11,7 +11,7 @@ from sqlglot import exp
 from starrocks_emulator.sql import information_schema
 from starrocks_emulator.sql.nested import NestedColumns
 from starrocks_emulator.sql.session import NO_DATABASE, SYNTAX, QuerySession, SqlError, analyzing_error
-from starrocks_emulator.tables.catalog import UNKNOWN_TABLE, CatalogError, Table
+from starrocks_emulator.tables.catalog import UNKNOWN_TABLE, CatalogError, Table, stored_name
 from starrocks_emulator.tables.sets import COUNTED_BY
 from starrocks_emulator.tables.types import ColumnType
 
@@ -143,8 +143,8 @@ def _located(store: Store, session: QuerySession, cursor: duckdb.DuckDBPyConnect
     else:
         table = store.registry.table(database, node.name)
         session.rights.require_table("SELECT", table.database, table.name)
-        located.set("db", exp.to_identifier(f"db_{table.database}", quoted=True))
-        located.set("this", exp.to_identifier(table.name, quoted=True))
+        located.set("db", exp.to_identifier(stored_name(f"db_{table.database}"), quoted=True))
+        located.set("this", exp.to_identifier(stored_name(table.name), quoted=True))
     if not node.alias:
         located = exp.alias_(located, node.name, table=True, quoted=True)
     return located

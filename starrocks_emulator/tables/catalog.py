@@ -126,7 +126,7 @@ class Table:
     @property
     def relation(self) -> str:
         """The DuckDB name of the stored rows, quoted."""
-        return f"{schema_of(self.database)}.{quote(self.name)}"
+        return f"{schema_of(self.database)}.{quote(stored_name(self.name))}"
 
     @property
     def spread(self) -> tuple[str, ...]:
@@ -187,9 +187,15 @@ def literal(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
+def stored_name(name: str) -> str:
+    """What DuckDB, for which `t` and `T` are one name, calls a table or database: with the places of the capitals."""
+    capitals = sum(1 << place for place, letter in enumerate(name) if letter != letter.lower())
+    return f"{name} {capitals:x}" if capitals else name
+
+
 def schema_of(database: str) -> str:
     """The DuckDB schema of a StarRocks database, quoted; the prefix keeps clear of DuckDB's own schemas."""
-    return quote(f"db_{database}")
+    return quote(stored_name(f"db_{database}"))
 
 
 class Registry:

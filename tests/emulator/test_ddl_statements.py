@@ -33,6 +33,34 @@ def test_definitions_survive_reopening_and_json(store: Store, tmp_path: Path) ->
         reopened.close()
 
 
+def test_names_that_differ_in_case_are_two_tables_and_two_databases(store: Store, tmp_path: Path) -> None:
+    names = ("test.Two", "test.two", "test.TWO", "Test.two")
+    run(store, "CREATE DATABASE Test")
+    for value, name in enumerate(names):
+        run(store, f"CREATE TABLE {name} (id INT NOT NULL, v INT) PRIMARY KEY(id)")
+        run(store, f"INSERT INTO {name} VALUES (1, {value})")
+    load(store, "two", [{"id": 2, "v": 9}])
+    assert [rows(store, f"SELECT id, v FROM {name} ORDER BY id") for name in names] == [
+        [(1, 0)],
+        [(1, 1), (2, 9)],
+        [(1, 2)],
+        [(1, 3)],
+    ]
+    run(store, "ALTER TABLE Two MODIFY COLUMN v BIGINT")
+    run(store, "DROP TABLE test.TWO")
+    run(store, "DROP DATABASE Test")
+    store.close()
+    reopened = Store(tmp_path / "data")
+    try:
+        assert {table.name for table in reopened.registry.tables("test")} >= {"Two", "two"}
+        assert rows(reopened, "SELECT v FROM test.Two") == [(0,)]
+        assert rows(reopened, "SELECT count(*) FROM test.two") == [(2,)]
+        with pytest.raises(SqlError, match=r"Unknown table 'test\.TWO'"):
+            rows(reopened, "SELECT 1 FROM test.TWO")
+    finally:
+        reopened.close()
+
+
 def test_show_create_table_makes_the_same_table_again(store: Store) -> None:
     ((_, statement),) = rows(store, "SHOW CREATE TABLE orders")
     run(store, "DROP TABLE orders")

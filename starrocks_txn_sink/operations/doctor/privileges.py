@@ -177,13 +177,13 @@ def is_granted(privilege: str, database: str, table: str | None, grants: Sequenc
 
 
 def _covers(where: str, database: str, table: str | None) -> bool:
-    """Whether the object of a GRANT includes the table, or the database if `table` is None."""
+    """Whether the object of a GRANT includes the table, or the database if `table` is None; case counts in names."""
     place = " ".join(where.split())
     if re.search(r"\bALL DATABASES\b", place, re.IGNORECASE):
         return place.upper().startswith("ALL TABLES") is (table is not None)
     if table is None:
-        return re.fullmatch(rf"DATABASE (?:.*, ?)?{re.escape(database)}(?:,.*)?", place, re.IGNORECASE) is not None
-    if re.fullmatch(rf"ALL TABLES IN DATABASE {re.escape(database)}", place, re.IGNORECASE):
+        return re.fullmatch(rf"(?i:DATABASE )(?:.*, ?)?{re.escape(database)}(?:,.*)?", place) is not None
+    if re.fullmatch(rf"(?i:ALL TABLES IN DATABASE ){re.escape(database)}", place):
         return True
     table_names = re.sub(r"^TABLES? ", "", place, flags=re.IGNORECASE)
-    return f"{database}.{table}".lower() in [name.strip().lower() for name in table_names.split(",")]
+    return f"{database}.{table}" in [name.strip() for name in table_names.split(",")]
