@@ -54,6 +54,8 @@ from starrocks_emulator.tables.store import Store
 
 _REMEMBERED: Final = 4_096  # characters; a longer text is an INSERT of many rows, and comes once
 _LABEL = re.compile(r"(INSERT\s+INTO\s+\S+\s+)WITH\s+LABEL\s+\S+\s", re.IGNORECASE)
+_ENDLESS = re.compile(r"(\bPARTITION\s+\S+\s+VALUES\s+LESS\s+THAN\s+)MAXVALUE\b", re.IGNORECASE)
+"""sqlglot reads the bound in brackets only."""
 _USER_FAULTS = (
     duckdb.BinderException,
     duckdb.CatalogException,
@@ -127,7 +129,7 @@ def parse(sql: str) -> tuple[exp.Expr, ...]:
 def _parse(sql: str) -> tuple[exp.Expr, ...]:
     _check_words(sql)
     try:
-        trees = sqlglot.parse(_LABEL.sub(r"\1", sql), read=Dialect)
+        trees = sqlglot.parse(_ENDLESS.sub(r"\1(MAXVALUE)", _LABEL.sub(r"\1", sql)), read=Dialect)
     except TokenError as error:  # a quotation without an end
         raise _unexpected("<EOF>", len(sql)) from error
     except SqlglotError as error:

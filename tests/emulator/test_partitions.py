@@ -98,6 +98,7 @@ def test_rows_outside_of_all_ranges_are_filtered(store: Store, ranges: str, outs
         ("PARTITION p1 VALUES LESS THAN ('9'), PARTITION p2 VALUES LESS THAN ('100')", [100, 101]),
         ("PARTITION p1 VALUES LESS THAN (100)", [100, 101]),
         ("PARTITION p1 VALUES LESS THAN ('9'), PARTITION p2 VALUES LESS THAN (MAXVALUE)", []),
+        ("PARTITION p1 VALUES LESS THAN ('9'), PARTITION p2 VALUES LESS THAN maxvalue", []),
         ("START ('2') END ('100') EVERY (7)", [1, 100, 101]),
     ],
 )
