@@ -30,6 +30,7 @@ _LIST = re.compile(
 _SHOW_PARTITIONS = re.compile(rf"\s*SHOW\s+PARTITIONS\s+FROM\s+{TABLE}\s*;?\s*", re.IGNORECASE)
 _MOST = 4096
 """`max_partitions_in_one_batch`."""
+_UNITS = ("hour", "day", "week", "month", "year")
 _SHOWN = (
     *("PartitionId", "PartitionName", "VisibleVersion", "VisibleVersionTime", "VisibleVersionHash", "State"),
     "PartitionKey",
@@ -72,6 +73,8 @@ def _of_range(table: Table, partitioning: Partitioning, match: re.Match[str]) ->
             f"The granularity of the auto-partitioned table granularity({partitioning.unit}) should be consistent with "
             f"the increased partition granularity({unit})."
         )
+    if unit not in _UNITS:
+        raise SqlError(analyzing_error(f"Batch build partition does not support time interval type: {unit}"))
     if step > 1:
         raise SqlError("The step of the auto-partitioned table should be 1")
     try:
@@ -135,11 +138,15 @@ def _bound(table: Table, partitioning: Partitioning | None, part: Partition) -> 
         return ""
     if not partitioning.unit:
         return "(" + ", ".join("NULL" if text is None else f"'{text}'" for text in part.values) + ")"
-    begin = datetime.fromisoformat(part.values[0] or "0001-01-01")
     column = table.column(partitioning.columns[0])
-    ends = [
-        moment.date() if column and column.type.name == "DATE" else moment
-        for moment in (begin, partitioning.after(begin))
-    ]
+    letters = 10 if column and column.type.name == "DATE" else 19
+    ends = [text[:letters] for text in _ends(partitioning, str(part.values[0]))]
     kind = column.type.name if column else "DATETIME"
     return f"[types: [{kind}]; keys: [{ends[0]}]; ..types: [{kind}]; keys: [{ends[1]}]; )"
+
+
+def _ends(partitioning: Partitioning, begin: str) -> tuple[str, str]:
+    """Begin and end of a partition of time, as texts; the year 0 is counted as 4, a leap year, too."""
+    shift = 4 if begin.startswith("0000") else 0
+    end = partitioning.after(datetime.fromisoformat(f"{int(begin[:4]) + shift:04}{begin[4:]}"))
+    return begin, f"{end.year - shift:04}{end.isoformat(' ')[4:]}"

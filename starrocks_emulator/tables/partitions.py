@@ -27,6 +27,10 @@ _COLUMNS = re.compile(r"(?i)PARTITION BY \((?P<columns>[^()]+)\)")
 _DIGITS: Mapping[str, int] = {"year": 4, "month": 6, "week": 8, "day": 8, "hour": 10, "minute": 12}
 """Digits of a time that a partition's name has, by unit."""
 _EPOCH = datetime(1, 1, 1)
+OF_NULL: Final = "0000-01-01 00:00:00"
+"""The begin of the partition of NULL [S], in a year that Python has not."""
+_YEAR_ZERO = " (BC)"
+"""At the end of DuckDB's text of a time in the year 0, for which it writes 1."""
 _SECONDS: Mapping[str, int] = {"second": 1, "minute": 60, "hour": 3600, "day": 86400, "week": 604800}
 
 _RANGES = re.compile(
@@ -62,7 +66,13 @@ class Partitioning:
         """The values of the partition for a row with these values of the columns."""
         if not self.unit:
             return tuple(fields)
-        return (self.floor(_moment(fields[0])).isoformat(" "),)
+        text = fields[0]
+        if text is None or (self.slices and text.endswith(_YEAR_ZERO)):  # slices begin with the year 1
+            return (OF_NULL,)
+        if text.endswith(_YEAR_ZERO):  # a leap year, as 4 is one
+            begin = self.floor(datetime.fromisoformat(f"0004{text[4:].removesuffix(_YEAR_ZERO)}"))
+            return (f"0000{begin.isoformat(' ')[4:]}",)
+        return (self.floor(datetime.fromisoformat(text)).isoformat(" "),)
 
     def floor(self, moment: datetime) -> datetime:
         """The begin of the unit, or of the slice."""
@@ -83,7 +93,7 @@ class Partitioning:
     def name_of(self, values: Values) -> str:
         """The name that the server gives such a partition."""
         if self.unit:
-            return "p" + re.sub(r"\D", "", _moment(values[0]).isoformat())[: _DIGITS[self.unit]]
+            return "p" + re.sub(r"\D", "", str(values[0]))[: _DIGITS[self.unit]]
         return "p" + "_".join("NULL" if text is None else re.sub(r"\W", _hexadecimal, text) for text in values)
 
 
@@ -117,11 +127,6 @@ class Bounds:
 
 def _hexadecimal(match: re.Match[str]) -> str:
     return f"{ord(match[0]):x}"
-
-
-def _moment(text: str | None) -> datetime:
-    """The time of a text; NULL is in the first partition of all."""
-    return datetime(1, 1, 1) if text is None else datetime.fromisoformat(text)
 
 
 @dataclass(frozen=True, slots=True)

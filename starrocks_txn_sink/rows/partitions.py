@@ -41,6 +41,9 @@ _LETTERS: Final = {"year": 4, "month": 7, "week": 10, "day": 10, "hour": 13, "mi
 _SECONDS: Final = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
 _MONTHS: Final = {"month": 1, "year": 12}
 _TIME: Final = "0001-01-01 00:00:00"
+_LEAST: Final = "0000-01-01 00:00:00"
+"""NULL is in the partition of this time [S]. Python has no year 0, and no statement makes a partition in it: ADD
+PARTITIONS counts it as the year 1."""
 _UNFIT: Final = "?"  # the mark of `rows.keys` before a text outside of its type's form
 
 Values = tuple["str | None", ...]
@@ -68,7 +71,8 @@ class Partitioning:
     """PARTITION BY of a table with automatic partitions.
 
     By `step` units of time of one column, else by the values of `columns`; no columns for an expression that is not
-    known here. With `sliced` it is time_slice, for which StarRocks has no statement that makes a partition.
+    known here. With `sliced` it is time_slice, for which StarRocks has no statement that makes a partition, nor for
+    minutes [S].
     """
 
     expression: str
@@ -96,7 +100,7 @@ class Partitioning:
     @property
     def is_makeable(self) -> bool:
         """Whether a statement makes a partition."""
-        return bool(self.columns) and not self.sliced
+        return bool(self.columns) and not self.sliced and self.unit not in ("minute", "second")
 
     def floor(self, moment: datetime) -> datetime:
         """The begin of the moment's partition."""
@@ -115,7 +119,7 @@ class Partitioning:
         return begin + timedelta(seconds=self.step * _SECONDS[self.unit])
 
     def has_bounds(self, values: Values) -> bool:
-        """Whether the partition has a begin and an end, as a statement needs: not NULL, nor the end of time."""
+        """Whether the partition has a begin and an end, as a statement needs: not NULL, the year 0 or the last one."""
         if not self.unit:
             return True
         try:
@@ -128,7 +132,7 @@ class Partitioning:
         if not self.unit:
             text = json.dumps(values, ensure_ascii=True)
             return f"p_{hashlib.blake2b(text.encode(), digest_size=12).hexdigest()}"
-        digits = re.sub(r"\D", "", str(values[0]))
+        digits = re.sub(r"\D", "", values[0] or _LEAST)
         return "p" + digits[: {"year": 4, "month": 6, "hour": 10, "minute": 12}.get(self.unit, 8)]
 
 
@@ -169,6 +173,9 @@ def _begin_of(text: str, partitioning: Partitioning) -> Values | None:
         return None
     whole = text.replace("T", " ") + _TIME[len(text) :]
     try:
+        if whole.startswith("0000"):
+            datetime.fromisoformat(f"0004{whole[4:]}")  # a leap year, too
+            return (whole,)
         return (partitioning.floor(datetime.fromisoformat(whole)).isoformat(" "),)
     except ValueError:
         return None
@@ -196,6 +203,6 @@ def statements(
         else:
             runs.append([begin, partitioning.after(begin)])
     for run in runs:
-        ends = tuple(str(moment if partitioning.unit in ("hour", "minute") else moment.date()) for moment in run)
+        ends = tuple(str(moment if partitioning.unit == "hour" else moment.date()) for moment in run)
         every = f"EVERY (INTERVAL 1 {partitioning.unit.upper()})"
         yield f"ALTER TABLE {name} ADD PARTITIONS START (%s) END (%s) {every}", ends

@@ -70,6 +70,7 @@ class KnownPartitions:
         self._names: frozenset[str] = frozenset()  # of tables that may have automatic partitions
         self._tables: dict[str, TablePartitions | None] = {}
         self._read_at = -math.inf
+        self.version = ""
 
     def of(self, table: str, deadline: Deadline) -> TablePartitions | None:
         """The partitions of `table`; None for one whose loads make and open their own, and where it cannot be known."""
@@ -85,7 +86,8 @@ class KnownPartitions:
 
     def _partitioned(self, deadline: Deadline) -> frozenset[str]:
         with contextlib.suppress(QueryRefused):
-            if not can_create_partitions(read_version(self.connection.rows(VERSION_SQL, (), deadline))):
+            self.version = read_version(self.connection.rows(VERSION_SQL, (), deadline))
+            if not can_create_partitions(self.version):
                 rows = self.connection.query(_PARTITIONED, (self.database,), deadline)
                 return frozenset(str(name) for name, key in rows if key)
         return frozenset()
@@ -147,7 +149,7 @@ class PartitionCheck:
                 if not partitioning.columns
                 else "columns that a load renames"
             )
-            raise _closed(table, f"has automatic partitions by {why} ({partitioning.expression})", _BY_HAND)
+            raise self._closed(table, f"has automatic partitions by {why} ({partitioning.expression})", _BY_HAND)
         key = [KeyColumn.of(name, types[name].name, types[name].scale) for name in partitioning.columns]
         needed = needed_by(rows, partitioning, key)
         if partitions.missing(needed):
@@ -162,16 +164,20 @@ class PartitionCheck:
         missing = partitions.missing(needed)
         if missing and not partitioning.is_makeable:
             why = f"lacks a partition that rows need{place}, and StarRocks has no statement that makes one"
-            raise _closed(table, f"{why} ({partitioning.expression})", _BY_HAND)
+            raise self._closed(table, f"{why} ({partitioning.expression})", _BY_HAND)
         if not all(map(partitioning.has_bounds, missing)):
             name = partitioning.columns[0]
-            why = f"has rows whose {name} is NULL or the end of time{place}, for which no statement makes a partition"
-            raise _closed(table, why, f"Give the rows another value of {name}, or make that partition by an INSERT.")
+            why = f"has rows whose {name} is NULL, in the year 0 or at the end of time{place}"
+            raise self._closed(
+                table,
+                f"{why}, for which no statement makes a partition",
+                f"Give the rows another value of {name}, or make that partition by an INSERT of such a row.",
+            )
         total = self.made.get(table, 0) + len(missing)
         if total > self.most:
             by = ", ".join(partitioning.columns)
             why = f"lacks {total} partitions that rows of one micro-batch need by {by}{place}"
-            raise _closed(table, f"{why}; max_new_partitions is {self.most}", _TOO_MANY)
+            raise self._closed(table, f"{why}; max_new_partitions is {self.most}", _TOO_MANY)
         self.made[table] = total
         while missing:
             refusal, tried = self._execute(partitions, missing), len(missing)
@@ -180,7 +186,7 @@ class PartitionCheck:
             if len(missing) >= tried:  # no other lane has made one of them, which would be why it was refused
                 said = f": {refusal.message}" if refusal is not None else "."
                 why = f"lacks a partition that rows need{place}, and StarRocks did not make it{said}"
-                raise _closed(table, why, _GRANT) from refusal
+                raise self._closed(table, why, _GRANT) from refusal
 
     def _execute(self, partitions: TablePartitions, missing: Sequence[Values]) -> QueryRefused | None:
         """Run the statements; returns the last refusal. A list's value may be there under another name."""
@@ -197,12 +203,16 @@ class PartitionCheck:
     def _check_open(self, partitions: TablePartitions, needed: Sequence[Values]) -> None:
         limit, count = self.known.limit(self.deadline), len(partitions.names)
         if partitions.closed(needed, limit):
-            raise _closed(
+            raise self._closed(
                 partitions.table,
                 f"has {count} partitions, and rows need one that a load does not open: "
                 f"{OPEN_PARTITIONS} of the frontends is {limit}",
                 open_more(count) + " Then start the query again.",
             )
+
+    def _closed(self, table: str, why: str, hint: str) -> PartitionClosed:
+        none_does = f"StarRocks {self.known.version} does neither itself for a load of several tables."
+        return PartitionClosed(f"Table {table} {why}. {none_does}", hint=hint, table=table)
 
 
 _BY_HAND: Final = (
@@ -211,11 +221,3 @@ _BY_HAND: Final = (
 )
 _TOO_MANY: Final = "Correct the rows if their values are wrong, or raise max_new_partitions, and start the query again."
 _GRANT: Final = "Grant the user ALTER on the table, or make the partitions before their rows come."
-
-
-def _closed(table: str, why: str, hint: str) -> PartitionClosed:
-    return PartitionClosed(
-        f"Table {table} {why}. Before generation C of StarRocks a load of several tables does neither itself.",
-        hint=hint,
-        table=table,
-    )

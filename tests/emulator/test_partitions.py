@@ -17,6 +17,7 @@ from tests.support.store_setup import JSON_ARRAY, body, load, rows, with_tables
 DAYS = (
     "CREATE TABLE test.days (k INT NOT NULL, d DATETIME NOT NULL) PRIMARY KEY(k, d) PARTITION BY date_trunc('day', d)"
 )
+MINUTES = "CREATE TABLE test.minutes (k INT, d DATETIME) DUPLICATE KEY(k) PARTITION BY date_trunc('minute', d)"
 PAIRS = (
     "CREATE TABLE test.pairs (k INT, a VARCHAR(9), n INT) DUPLICATE KEY(k) PARTITION BY (a, n) DISTRIBUTED BY HASH(k)"
 )
@@ -29,7 +30,7 @@ SLICES = (
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     store = with_tables(Store(tmp_path))
-    for ddl in (DAYS, PAIRS, SLICES):
+    for ddl in (DAYS, PAIRS, SLICES, MINUTES):
         rows(store, ddl)
     yield store
     store.close()
@@ -51,7 +52,7 @@ def test_a_load_of_one_table_and_insert_make_them(store: Store) -> None:
     load(store, "pairs", [{"k": 1, "a": "x", "n": 1}, {"k": 2, "a": None, "n": 1}, {"k": 3, "a": "é-", "n": -1}])
     assert sorted(names(store, "pairs")) == ["pNULL_1", "px_1", "pé2d_2d1"]
     load(store, "slices", [{"k": 1, "d": "2024-02-29"}, {"k": 2, "d": None}])
-    assert sorted(names(store, "slices")) == ["p00010101", "p20240226"]
+    assert sorted(names(store, "slices")) == ["p00000101", "p20240226"]
     assert names(store, "orders") == ["orders"], "a table without partitions has one of its name"
 
 
@@ -133,6 +134,10 @@ def test_a_commit_finishes_tables_in_the_order_of_their_hashes() -> None:
             "granul",
         ),
         ("ALTER TABLE test.days ADD PARTITIONS START ('2024-01-01') END ('2024-01-03') EVERY (INTERVAL 2 DAY)", "be 1"),
+        (
+            "ALTER TABLE test.minutes ADD PARTITIONS START ('2024-01-01') END ('2024-01-02') EVERY (INTERVAL 1 MINUTE)",
+            "not support time interval type: minute",
+        ),
         ("ALTER TABLE test.days ADD PARTITION p1 VALUES [('2024-01-01'), ('2024-01-02'))", "only supports"),
         ("ALTER TABLE test.pairs ADD PARTITION p1 VALUES IN ('a')", "column size"),
         ("ALTER TABLE test.nope ADD PARTITION p1 VALUES IN ('a')", "nope is not found"),
@@ -158,6 +163,25 @@ def test_lists_get_partitions_by_name(store: Store) -> None:
         rows(store, f"{add} p3 VALUES IN ((NULL, '1'))")
     with pytest.raises(SqlError, match="Duplicate partition name p1"):
         rows(store, "ALTER TABLE test.pairs ADD PARTITION p1 VALUES IN (('c', '1'))")
+
+
+@pytest.mark.parametrize(
+    ("clause", "name", "ends"),
+    [
+        ("date_trunc('day', d)", "p00000101", ("0000-01-01", "0000-01-02")),
+        ("date_trunc('month', d)", "p000001", ("0000-01-01", "0000-02-01")),
+        ("date_trunc('year', d)", "p0000", ("0000-01-01", "0001-01-01")),
+        ("time_slice(d, INTERVAL 7 DAY)", "p00000101", ("0000-01-01", "0000-01-08")),
+    ],
+)
+def test_rows_without_a_time_have_the_first_partition_of_all(
+    store: Store, clause: str, name: str, ends: tuple[str, str]
+) -> None:
+    rows(store, f"CREATE TABLE test.n (k INT, d DATE) DUPLICATE KEY(k) PARTITION BY {clause}")
+    rows(store, "INSERT INTO test.n VALUES (1, NULL), (2, '0001-01-08'), (3, '0000-01-01')")
+    bounds = {row[1]: row[-1] for row in rows(store, "SHOW PARTITIONS FROM test.n")}
+    assert len(bounds) == 2
+    assert bounds[name] == f"[types: [DATE]; keys: [{ends[0]}]; ..types: [DATE]; keys: [{ends[1]}]; )"
 
 
 @pytest.mark.parametrize(

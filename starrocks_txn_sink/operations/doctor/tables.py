@@ -151,7 +151,8 @@ def judge_partitions(
             "Use hash distribution, or upgrade to a patch after 4.0.14 or 4.1.4.",
         )
     elif partitioning is not None and not partitioning.is_makeable:
-        yield topic.warning(
+        takes_none = not partitioning.columns or partitions == 0
+        yield (topic.failure if takes_none else topic.warning)(
             f"The table creates partitions by {partitioning.expression}; StarRocks {version_text} does not support "
             "that in a multi-table load, and has no statement with which the sink could make them.",
             "The query ends with the error partition_closed as soon as a row needs a missing partition.",

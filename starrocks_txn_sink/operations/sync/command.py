@@ -16,7 +16,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from starrocks_txn_sink.clock import parse_duration
-from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.errors import InputError, PartitionClosed
 from starrocks_txn_sink.operations.sync.settings import LEFT_OUT, Sync, read_sync
 from starrocks_txn_sink.operations.sync.transactions import judge_transactions, needs_transactions
 from starrocks_txn_sink.options import SchemaChanges, SinkOptions, command_line
@@ -220,7 +220,10 @@ def verdict(sync: Sync, plan: TablePlan | None, of_source: Finding | None = None
 
 
 def lacks(options: SinkOptions, tables: Sequence[str]) -> Iterator[str]:
-    """Lines of what loads into these tables need of the server and it lacks: threads, and partitions that they open."""
+    """Lines of what loads into these tables need of the server and it lacks: threads, and partitions that they open.
+
+    Raises PartitionClosed for a table that could take no row.
+    """
     from starrocks_txn_sink.operations.doctor import command as doctor
     from starrocks_txn_sink.operations.doctor.server import check_threads, check_version
     from starrocks_txn_sink.operations.doctor.tables import check_tables
@@ -229,6 +232,8 @@ def lacks(options: SinkOptions, tables: Sequence[str]) -> Iterator[str]:
     with closing(Target(options, options.database, tables, written=len(tables))) as target:
         for name, section in (("version", check_version), ("tables", check_tables), ("limits", check_threads)):
             for finding in doctor.examine(target, name, section):
+                if finding.check == "table.partitions" and finding.severity is Severity.FAILURE:
+                    raise PartitionClosed(f"{finding.place}: {finding.what}", hint=finding.advice, table=finding.place)
                 if finding.check in _NEEDS and finding.severity is Severity.WARNING:
                     yield from doctor.text_lines(name, finding, first=False)
 

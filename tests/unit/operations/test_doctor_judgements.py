@@ -382,7 +382,8 @@ def test_a_random_table_is_a_warning_on_an_old_server_and_fine_on_a_new_one() ->
         ("date_trunc('day', d)", 500, None, GOOD, "is not known: OPERATE ON SYSTEM"),
         ("(`kind`)", 500, 0, GOOD, "a load opens 0"),
         ("time_slice(d, 7, 'day', 'floor')", 1, 32, WARNING, "no statement with which the sink could make them"),
-        ("date_trunc('day', d), kind", 1, 32, WARNING, "no statement with which the sink could make them"),
+        ("time_slice(d, 7, 'day', 'floor')", 0, 32, FAILURE, "no statement with which the sink could make them"),
+        ("date_trunc('day', d), kind", 1, 32, FAILURE, "no statement with which the sink could make them"),
     ],
 )
 def test_automatic_partitions(clause: str, partitions: int, limit: int | None, severity: Severity, said: str) -> None:

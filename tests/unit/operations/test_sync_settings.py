@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import CanalAssembly, DebeziumAssembly, MaxwellAssembly, SinkOptions, TableRules, cli
-from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.errors import OptionError, PartitionClosed
 from starrocks_txn_sink.operations.sync import command
 from starrocks_txn_sink.operations.sync.settings import Sync, parse_sync
 from starrocks_txn_sink.options import SchemaChanges, TableOptions
@@ -366,6 +366,18 @@ def test_the_start_and_the_plan_say_what_the_tables_need(
     lines = capsys.readouterr().out.splitlines()
     assert all(line.startswith("-- ") for line in lines)
     assert any("needs 3 open loads" in line for line in lines)
+
+
+def test_a_table_without_the_partitions_that_nobody_makes_stops_the_start(server: Emulator) -> None:
+    query(server, "CREATE TABLE shop.w (d DATE) DUPLICATE KEY (d) PARTITION BY time_slice(d, INTERVAL 7 DAY)")
+    options = SinkOptions(load_url=server.load_url, query_url=server.query_url, database="shop", job="j")
+    with pytest.raises(
+        PartitionClosed, match=r"w: The table creates partitions by time_slice.*StarRocks 4\.0\.7"
+    ) as end:
+        list(command.lacks(options, ("w",)))
+    assert "Make the partitions by an INSERT" in end.value.advice
+    query(server, "INSERT INTO shop.w VALUES ('2024-02-29')")
+    assert "no statement with which the sink could make them" in " ".join(command.lacks(options, ("w",)))
 
 
 def test_a_table_that_is_refused_stops_the_start(

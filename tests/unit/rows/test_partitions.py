@@ -33,6 +33,8 @@ def needed(clause: str, types: dict[str, str], *rows: dict[str, Any]) -> list[Va
         ("date_trunc('day', d)", (("d",), "day", 1, True)),
         ("time_slice(`d`, 7, 'day', 'floor')", (("d",), "day", 7, False)),
         ("time_slice(d, INTERVAL 15 MINUTE)", (("d",), "minute", 15, False)),
+        ("date_trunc('minute', d)", (("d",), "minute", 1, False)),
+        ("date_trunc('hour', d)", (("d",), "hour", 1, True)),
         ("(`kind`)", (("kind",), "", 1, True)),
         ("(`kind`, city)", (("kind", "city"), "", 1, True)),
         ("date_trunc('day', d), kind", ((), "", 1, False)),
@@ -63,7 +65,8 @@ def test_explicit_partitions_are_none_of_ours() -> None:
         ("date_trunc('year', d)", "DATETIME", ["2024-02-29 23:59:59"], ["2024-01-01"]),
         ("time_slice(d, INTERVAL 7 DAY)", "DATE", ["2024-02-29", "2024-03-03"], ["2024-02-26"]),
         ("time_slice(d, INTERVAL 5 MONTH)", "DATE", ["0001-06-01", "0001-05-31"], ["0001-01-01", "0001-06-01"]),
-        ("date_trunc('day', d)", "DATE", ["2024-02-30", "x", ""], []),
+        ("date_trunc('day', d)", "DATE", ["2024-02-30", "x", "", "0000-00-00", "0000-02-30"], []),
+        ("date_trunc('month', d)", "DATE", ["0000-02-29"], ["0000-02"]),
     ],
 )  # fmt: skip
 def test_times_need_the_partition_of_their_unit(clause: str, kind: str, values: list[str], expected: list[str]) -> None:
@@ -102,6 +105,8 @@ def test_partitions_are_made_in_few_statements_under_the_servers_names() -> None
     assert not units[2].has_bounds((None,))
     assert not units[2].has_bounds(("9999-12-31 00:00:00",))
     assert units[2].has_bounds(("9999-12-30 00:00:00",))
+    assert not units[2].has_bounds(("0000-02-29 00:00:00",))
+    assert [partitioning.name_of((None,)) for partitioning in units] == ["p0000", "p000001", "p00000101", "p0000010100"]
     pairs = created("(a, b)")
     ((sql, values),) = statements("shop", "t", pairs, [("x", None)])
     assert sql == f"ALTER TABLE `shop`.`t` ADD PARTITION IF NOT EXISTS `{pairs.name_of(values)}` VALUES IN ((%s, %s))"
