@@ -15,7 +15,7 @@ from _pytest.outcomes import Skipped
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import SinkOptions
 from tests.support.query_port import query
-from tests.support.servers import PREFIX, ServerForTests, open_labels, place_of, refusal, server_for_tests
+from tests.support.servers import PREFIX, ServerForTests, open_labels, place_of, program_for, refusal, server_for_tests
 
 
 @pytest.fixture
@@ -77,6 +77,13 @@ def test_statements_name_the_tests_databases_and_nothing_else(urls: str) -> None
         for text in ("INSERT INTO x.t VALUES ('shop')", "SELECT workshop.a FROM workshop", "SELECT 'shop.t'"):
             assert server.renamed(text) == text
         assert SinkOptions(**place_of(server)).database == real
+        for text in (
+            '.option("database", "{}")',
+            "database='x', database=\"{}\"",
+            'database = "{}"',
+            '"database": "{}"',
+        ):
+            assert program_for(server, text.format("shop")) == text.format(real)
 
 
 def test_a_server_with_somebodys_databases_is_refused(running: Emulator, urls: str) -> None:

@@ -35,7 +35,7 @@ _PATIENCE = 120.0
 """Seconds for a statement: a server that is busy with the loads of other tests answers late."""
 
 _CREATED = re.compile(r"\s*CREATE\s+DATABASE\s+(?:IF\s+NOT\s+EXISTS\s+)?`?(\w+)`?", re.IGNORECASE)
-_DATABASE = re.compile(r"""(database"?\s*[=:]\s*)"(\w+)\"""")
+_DATABASE = re.compile(r"""(database"?\s*[=:,]\s*)"(\w+)\"""")
 _ENDED = ("VISIBLE", "COMMITTED", "ABORTED")
 _LISTED = (
     "SELECT DISTINCT LABEL FROM information_schema.loads WHERE DB_NAME = 'shop'"
