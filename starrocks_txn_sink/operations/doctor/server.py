@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.coordinator.table_room import SETTING, ScanThreads
@@ -166,6 +167,10 @@ def check_threads(target: Target) -> Iterator[Finding]:
     yield judge_threads(threads, target.written or len(scan_threads.tables_of(options, target.clock)))
 
 
+_SEVERAL: Final = " (rehearse --jobs N --tables M counts those of several)"
+"""A driver does not know of others: what they hold is in no view that answers while all threads are held."""
+
+
 def judge_threads(threads: ScanThreads, tables: int, jobs: int = 1) -> Finding:
     """Finding for the threads that open loads hold, for `jobs` that write as many `tables` each; pure.
 
@@ -185,10 +190,11 @@ def judge_threads(threads: ScanThreads, tables: int, jobs: int = 1) -> Finding:
             f"A micro-batch with rows for all {tables} tables needs {tables + OWN_LOADS} open loads{several}; {there}.",
             "The sink splits it into several StarRocks transactions, and a source transaction with rows for more than "
             f"{threads.room - OWN_LOADS} tables ends the query (too_many_tables). All jobs and loads of the server "
-            "share these threads.",
+            f"share these threads{_SEVERAL}.",
             f"Raise {SETTING} (now {threads.per_core}; it takes effect at once), to tables × jobs ÷ cores, and some.",
         )
-    return check.good(f"{there}; a job with {tables} tables needs {tables + OWN_LOADS}{several}")
+    for_all = several or f"; all jobs of the server share them{_SEVERAL}"
+    return check.good(f"{there}; a job with {tables} tables needs {tables + OWN_LOADS}{for_all}")
 
 
 def _count_running(target: Target, database: str, labels: Sequence[str]) -> int:

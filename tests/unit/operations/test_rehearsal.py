@@ -248,7 +248,7 @@ def test_the_room_for_open_loads_is_that_of_the_smallest_backend(start: Start) -
         return evidence
 
     assert (room().verdict, "a job with 0 tables needs 2" in room().what) == (Verdict.AS_EXPECTED, True)
-    assert "a job with 12 tables needs 14" in room(tables=12).what
+    assert "a job with 12 tables needs 14; all jobs of the server share them (rehearse --jobs N" in room(tables=12).what
     for terms, text in (
         ({"tables": 13}, "needs 15 open loads; the"),
         ({"tables": 6, "jobs": 2}, ", 2 jobs at once 16;"),
