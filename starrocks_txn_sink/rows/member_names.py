@@ -8,6 +8,7 @@ may add columns, a lane that misses one looks at all rows that follow, and so kn
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -34,6 +35,13 @@ TypesOf = Callable[[str, str], Sequence[str]]
 
 Filled = Callable[[str, str], bool]
 """Whether the source fills a new column of a table in rows that it has: it has a DEFAULT, or is NOT NULL."""
+
+Dropped = Callable[[str], Mapping[str, float]]
+"""The columns that a table has lost since it was read, and how many seconds ago each was seen last."""
+
+
+def none_dropped(_table: str) -> Mapping[str, float]:
+    return {}
 
 
 def never_filled(_table: str, _name: str) -> bool:
@@ -68,6 +76,7 @@ class MemberNames:
     lacking: LackingColumns | None = None
     types_of: TypesOf = no_types
     completed: UnchangedValues | None = None
+    dropped: Dropped = none_dropped
     by_table: dict[str, set[str]] = field(default_factory=dict)
     """The names by table, of tables with a row that is no delete."""
     _shapes: set[tuple[str, ...]] = field(default_factory=set)  # without the compiled loop
@@ -120,7 +129,7 @@ class MemberNames:
         self.by_table.setdefault(table, set()).update(names, unchanged)  # the source has those columns, too
         if self.refuse and self._unknown(table, names, False) and (unknown := self._unknown(table, names, True)):
             if self.lacking is None:
-                raise _unknown_column(table, unknown, text, place, self.types_of)
+                raise _unknown_column(table, unknown, text, place, self.types_of, self.dropped(table))
             self.lacking.watch(table, unknown, deletes=self.columns_of(table, False) is None)
 
     def _note_unchanged(self, table: str, text: bytes, place: str) -> None:
@@ -227,18 +236,35 @@ def _names_of_odd(text: bytes) -> tuple[str, ...] | None:
 
 
 def _unknown_column(
-    table: str, unknown: list[str], text: bytes, place: str, types_of: TypesOf = no_types
+    table: str,
+    unknown: list[str],
+    text: bytes,
+    place: str,
+    types_of: TypesOf = no_types,
+    dropped: Mapping[str, float] | None = None,
 ) -> UnknownColumn:
     names = ", ".join(unknown[:_SHOWN]) + (f", and {len(unknown) - _SHOWN} more" if len(unknown) > _SHOWN else "")
     row = members_of(memoryview(text)[1:]) or {}
     types = {name: (*types_of(table, name), _type_of(row.get(name)) or "<type>")[0] for name in unknown[:_SHOWN]}
     ddl = ", ".join(f"ADD COLUMN `{name.replace('`', '``')}` {type_}" for name, type_ in types.items())
+    lost = {name: (dropped or {})[name] for name in unknown if name in (dropped or {})}
     return UnknownColumn(
         f"A row names {'a column' if len(unknown) == 1 else 'columns'} that table {table} does not have"
-        f"{place}: {names}.",
+        f"{place}: {names}.{_lost(lost)}",
         hint=f"Run ALTER TABLE `{table}` {ddl}, and start the query again; or set schema_changes='apply', with which "
         "the sink does so, or schema_changes='ignore', with which the server drops such values.",
         table=table,
+    )
+
+
+def _lost(seconds: Mapping[str, float]) -> str:
+    """What became of rows since a column was dropped."""
+    if not seconds:
+        return ""
+    names, most = ", ".join([*seconds][:_SHOWN]), math.ceil(max(seconds.values()))
+    return (
+        f" The table had {names} {most} seconds ago: StarRocks has dropped the values of rows that came since then. "
+        "A column that is added again is NULL in all rows, so have the source snapshot the table."
     )
 
 

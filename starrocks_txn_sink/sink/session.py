@@ -80,6 +80,8 @@ class Session:
     proofs: ProofLog | None = None  # in the query's checkpoint
     compared: dict[str, frozenset[str]] = field(default_factory=dict)  # by table: the names that rows have had so far
     vanished_names: dict[str, frozenset[str]] = field(default_factory=dict)  # those that the log called gone
+    unknown_names: dict[str, frozenset[str]] = field(default_factory=dict)  # those without a column, which it told
+    compared_at: float = field(default_factory=time.monotonic)  # when all of them were compared last
 
     @property
     def ownership(self) -> JobOwnership | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -47,6 +48,7 @@ _NO_LOOPS: Final = (
     "Rows cost more than twice as much. Install a wheel for this platform, or build with a C compiler; "
     "executors need it, too (starrocks-txn-sink doctor)."
 )
+_COMPARED_SECONDS: Final = 60.0  # as the lanes (`writer.table_checks`): rare for the server, soon for a dropped column
 _log = get_logger("sink")
 
 
@@ -375,8 +377,11 @@ class StarRocksSink:
         """Learn from lanes whose rows are visible, and emit their events."""
         session.learn_keys(reports)
         named = (member for report in reports for member in report.work.members.items())
-        if any(names or table not in session.compared for table, names in named):
-            self._compare_columns(session, reports)
+        now = time.monotonic()
+        again = self.options.schema_changes is SchemaChanges.IGNORE and now - session.compared_at >= _COMPARED_SECONDS
+        if any(again or names or table not in session.compared for table, names in named):
+            self._compare_columns(session, reports, again=again)
+            session.compared_at = now if again else session.compared_at
         if session.learn_listed(reports):
             self._listener(Event("label.unlisted", {"job": origin.job, "advice": sessions.UNLISTED}))
         skips_begun = (
@@ -390,10 +395,14 @@ class StarRocksSink:
         session.learn(receipts)
         tries.collect(receipts)
 
-    def _compare_columns(self, session: sessions.Session, reports: Sequence[LaneReport]) -> None:
-        """Say, once a session, which names in JSON rows are no columns, and which columns rows do not name any more."""
+    def _compare_columns(self, session: sessions.Session, reports: Sequence[LaneReport], *, again: bool) -> None:
+        """Say, once a session, which names in JSON rows are no columns, and which columns rows do not name any more.
+
+        With `again` also the names that were columns before are compared: one may have been dropped.
+        """
         names = named_by_rows(reports, session.compared)
-        events = compare_columns(self.options, names, session.compared, session.vanished_names)
+        told = session.unknown_names
+        events = compare_columns(self.options, names, session.compared, session.vanished_names, told, again=again)
         if events is None:  # no answer: the lanes of the next micro-batch report the names again
             return
         for table, column_names in names.items():

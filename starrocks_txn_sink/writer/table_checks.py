@@ -54,13 +54,15 @@ class KnownColumns:
     """The columns of a database's tables, from information_schema.
 
     One query reads all tables. A table that it does not have is asked for when a row needs it. What is older than
-    _COLUMNS_SECONDS is asked again: a column that was dropped since would take its values along in silence.
+    _COLUMNS_SECONDS is asked again: a column that was dropped since takes its values along in silence, until this finds
+    it `dropped`.
     """
 
     def __init__(self, connection: LeaderConnection, database: str) -> None:
         self._connection, self._database = connection, database
         self._rows: dict[str, list[Sequence[object]]] = {}  # none for a table that is not seen
         self._columns: dict[str, tuple[TargetColumn, ...]] = {}  # of tables that were asked for
+        self._dropped: dict[str, dict[str, float]] = defaultdict(dict)  # when each was last seen, on the clock
         self._read_at = -math.inf
         self.key_limit = KnownKeyLimit(connection)
 
@@ -71,13 +73,29 @@ class KnownColumns:
         """
         now = deadline.clock.monotonic()
         if now - self._read_at > _COLUMNS_SECONDS:
-            self._rows, self._columns, self._read_at = self._read("", (), deadline), {}, now
+            before, self._rows, self._columns = self._rows, self._read("", (), deadline), {}
+            for table_before, rows in before.items():
+                self._compare(table_before, rows, self._read_at)
+            self._read_at = now
         name = spelled(table, self._rows)
         if again or name not in self._rows:
-            rows = self._read(_OF_TABLE, (table,), deadline)
-            self._rows[name] = rows.get(spelled(table, rows), [])
+            found, before_rows = self._read(_OF_TABLE, (table,), deadline), self._rows.get(name, [])
+            self._rows[name] = found.get(spelled(table, found), [])
+            self._compare(name, before_rows, self._read_at)
             self._columns.pop(name, None)
-        return frozenset(str(column) for _, column, *_ in self._rows[name]) or None
+        return _names(self._rows[name]) or None
+
+    def dropped(self, table: str, deadline: Deadline) -> dict[str, float]:
+        """The columns that `table` had and has no more, and how many seconds ago each was seen last."""
+        now = deadline.clock.monotonic()
+        return {name: now - seen for name, seen in self._dropped.get(spelled(table, self._rows), {}).items()}
+
+    def _compare(self, name: str, before: Sequence[Sequence[object]], seen: float) -> None:
+        """Note which columns a table has lost since it was `seen`; a table that is gone takes no rows."""
+        names = _names(self._rows.get(name, ()))
+        if names and before:
+            dropped = dict.fromkeys(_names(before), seen) | self._dropped[name]
+            self._dropped[name] = {column: at for column, at in dropped.items() if column not in names}
 
     def columns(self, table: str, again: bool, deadline: Deadline) -> tuple[TargetColumn, ...]:
         """The columns of `table` with their types; none if the user may not see any. Raises QueryFailed.
@@ -100,6 +118,10 @@ class KnownColumns:
             for row in self._connection.query(_COLUMN_NAMES + condition, (self._database, *names), deadline):
                 tables[str(row[0])].append(row)
         return dict(tables)
+
+
+def _names(rows: Sequence[Sequence[object]]) -> frozenset[str]:
+    return frozenset(str(column) for _, column, *_ in rows)
 
 
 _COLUMNS_SECONDS: Final = 60.0  # rare enough for the server, soon enough for a change of a table
@@ -387,8 +409,15 @@ class TableChecks:
         def columns_of(table: str, again: bool) -> frozenset[str] | None:
             return known.of(table, again, self._deadline) if known is not None else None
 
+        def dropped(table: str) -> Mapping[str, float]:
+            return known.dropped(table, self._deadline) if known is not None else {}
+
+        def filled(table: str, name: str) -> bool:
+            """A column that comes back is NULL in all rows, as one that the source has filled."""
+            return self._source.filled(table, name) or name in dropped(table)
+
         adds = policy is SchemaChanges.APPLY and known is not None
-        lacking = LackingColumns(types_of, self._source.filled) if adds else None
+        lacking = LackingColumns(types_of, filled) if adds else None
         return MemberNames(
             Shapes().new_rows,
             columns_of,
@@ -398,6 +427,7 @@ class TableChecks:
             lacking,
             types_of,
             unchanged,
+            dropped,
         )
 
     def _lacking(self, table: str, names: Set[str]) -> Set[str]:

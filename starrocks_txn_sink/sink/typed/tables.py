@@ -144,12 +144,19 @@ def named_by_rows(reports: Iterable[LaneReport], compared: Names) -> dict[str, f
 
 
 def compare_columns(
-    options: SinkOptions, names_by_table: Names, before: Names = _NOTHING, names_gone: Names = _NOTHING
+    options: SinkOptions,
+    names_by_table: Names,
+    before: Names = _NOTHING,
+    names_gone: Names = _NOTHING,
+    told: dict[str, frozenset[str]] | None = None,
+    *,
+    again: bool = False,
 ) -> list[Event] | None:
     """Compare the names in the JSON rows of a micro-batch with the tables' columns; None if the server does not answer.
 
     Only names count that are new, or missing for the first time: `before`: those of earlier rows, `names_gone` those
-    that were missing before. `columns.unknown` reports a table without a column that rows name: the server drops such
+    that were missing before. With `again` all names count, but those without a column that were `told` before: a column
+    may have been dropped. What is unknown is added to `told`. `columns.unknown` reports a table without a column that rows name: the server drops such
     values silently (wire contract 5.4). `columns.unnamed` reports a table whose only fault is that its first rows do
     not name all columns, which become NULL; `columns.gone` one with columns that rows do not name any more. The case of
     names counts, as on the server. Without `query_url` there are no events.
@@ -161,7 +168,7 @@ def compare_columns(
         for table, names in names_by_table.items()
     }
     tables_to_compare = sorted(
-        table for table in names_by_table if table not in before or new[table] or names_lost[table]
+        table for table in names_by_table if again or table not in before or new[table] or names_lost[table]
     )
     if not tables_to_compare or options.query_url is None:
         return []
@@ -174,7 +181,12 @@ def compare_columns(
     events: list[Event | None] = []
     waiting = options.schema_changes is SchemaChanges.APPLY
     for table, columns in sorted(tables.items()):
-        events.append(_unmatched(table, new[table], columns, first=table not in before, waiting=waiting))
+        known = frozenset() if told is None else told.get(table, frozenset())
+        unknown = (names_by_table[table] if again else new[table]) - {column.name for column in columns} - known
+        if told is not None:
+            told[table] = known | unknown
+        unnamed = _unnamed(names_by_table[table], columns) if table not in before else []
+        events.append(_unmatched(table, sorted(unknown), unnamed, waiting=waiting))
         vanished = [column.name for column in columns if column.name in names_lost[table]]
         partial_rows = options.load_headers(table).get("partial_update", "").lower() == "true"
         if vanished and not partial_rows:
@@ -182,16 +194,19 @@ def compare_columns(
     return [event for event in events if event is not None]
 
 
-def _unmatched(
-    table: str, names: Set[str], columns: Sequence[TargetColumn], *, first: bool, waiting: bool
-) -> Event | None:
-    unknown = sorted(names - {column.name for column in columns})
-    # Columns with a DEFAULT do not count. A missing key makes them NULL, too, but AUTO_INCREMENT columns look the same.
-    unnamed = [
+def _unnamed(names: Set[str], columns: Sequence[TargetColumn]) -> list[str]:
+    """The columns that rows leave out.
+
+    Those with a DEFAULT do not count. A missing key makes them NULL, too, but AUTO_INCREMENT columns look the same.
+    """
+    return [
         column.name
         for column in columns
-        if first and column.name not in names and not (column.key or column.generated or column.defaulted)
+        if column.name not in names and not (column.key or column.generated or column.defaulted)
     ]
+
+
+def _unmatched(table: str, unknown: Sequence[str], unnamed: Sequence[str], *, waiting: bool) -> Event | None:
     fields = {"table": table, "count": len(unknown), "unknown": _list(unknown), "unnamed": _list(unnamed) or None}
     if unknown and waiting:  # a column with a value would have been added
         return Event("columns.waiting", {"table": table, "unknown": _list(unknown)})

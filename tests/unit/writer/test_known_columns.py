@@ -5,9 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pyarrow as pa
+import pytest
+
 from starrocks_txn_sink.clock import Deadline, SystemClock
+from starrocks_txn_sink.coordinator.model import FILLED
+from starrocks_txn_sink.errors import UnknownColumn
+from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.rows.columns import PARTITION, PAYLOAD, POSITION, TABLE
 from starrocks_txn_sink.rows.target import spelled
-from starrocks_txn_sink.writer.table_checks import KnownColumns
+from starrocks_txn_sink.sink.typed import tables
+from starrocks_txn_sink.telemetry import Event
+from starrocks_txn_sink.writer.table_checks import KnownColumns, SourceSchema, TableChecks, TablesLackColumns
+from tests.support.manual_clock import ManualClock
 
 COLUMNS = {"items": "a", "Items": "b"}
 
@@ -35,3 +45,90 @@ def test_a_cluster_that_folds_names_lists_them_in_lower_case() -> None:
     assert spelled("Orders", {"orders", "items"}) == "orders"
     assert spelled("Orders", {"orders", "Orders"}) == "Orders"
     assert spelled("Orders", set()) == "Orders"
+
+
+class Table:
+    """One table `items`, whose columns change."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+    def query(self, sql: str, _: Sequence[str], __: Deadline) -> list[tuple[Any, ...]]:
+        if "GENERATION_EXPRESSION" not in sql:
+            return []
+        return [("items", name, "varchar(9)", "YES", None, "", "") for name in self.names]
+
+
+def checks_of(clock: ManualClock, known: KnownColumns, **options: Any) -> TableChecks:
+    settings = {"load_url": "fe:1", "query_url": "fe:2", "database": "shop", **options}
+    return TableChecks(SinkOptions(**settings), SourceSchema(), known, Deadline.after(1e6, clock), {})
+
+
+def rows(*texts: str) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(
+        {
+            PARTITION: ["p"] * len(texts),
+            POSITION: pa.array(range(len(texts)), pa.int64()),
+            TABLE: ["items"] * len(texts),
+            PAYLOAD: [f",{text}" for text in texts],
+        }
+    )
+
+
+def test_a_column_that_was_dropped_is_said_with_the_time_in_which_values_were_lost() -> None:
+    """It is noticed up to a minute late; the server drops such values without a word, so the error has to say so."""
+    table: Any = Table("id", "note")
+    clock = ManualClock()
+    known = KnownColumns(table, "shop")
+    row = rows('{"id":"1","note":"x"}')
+    checks_of(clock, known).of_rows()(row)
+    table.names = ("id",)
+    clock.advance(59)
+    checks_of(clock, known).of_rows()(row)  # lost by now
+    clock.advance(2)
+    with pytest.raises(UnknownColumn) as late:
+        checks_of(clock, known).of_rows()(row)
+    assert "The table had note 61 seconds ago: StarRocks has dropped the values" in str(late.value)
+    assert "snapshot the table" in str(late.value)
+    table.names = ("id", "note")
+    checks_of(clock, known).of_rows()(row)
+    assert known.dropped("items", Deadline.after(1, clock)) == {}
+
+
+def test_a_dropped_column_that_the_sink_adds_again_is_null_in_all_rows_and_the_log_says_so() -> None:
+    table: Any = Table("id", "note")
+    clock = ManualClock()
+    known = KnownColumns(table, "shop")
+    row = rows('{"id":"1","note":"x","late":"y"}')
+    with pytest.raises(TablesLackColumns) as new:
+        lacking(checks_of(clock, known, schema_changes="apply"), row)
+    assert new.value.columns == {"items": {"late": ["TEXT"]}}
+    table.names = ("id",)
+    clock.advance(61)
+    with pytest.raises(TablesLackColumns) as late:
+        lacking(checks_of(clock, known, schema_changes="apply"), row)
+    assert late.value.columns == {"items": {"late": ["TEXT"], "note": ["TEXT", FILLED]}}
+
+
+def lacking(checks: TableChecks, batch: pa.RecordBatch) -> None:
+    checks.of_rows()(batch)
+    list(checks.until_columns_lack(iter(())))
+
+
+def test_a_column_that_was_dropped_is_unknown_where_such_names_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names that were columns are compared again, and each is said once."""
+    table: Any = Table("id", "note")
+    monkeypatch.setattr(tables, "LeaderConnection", lambda _: table)
+    monkeypatch.setattr(Table, "close", lambda _: None, raising=False)
+    options = SinkOptions(load_url="fe:1", query_url="fe:2", database="shop", schema_changes="ignore")
+    names, told = {"items": frozenset({"id", "note"})}, dict[str, frozenset[str]]()
+
+    def compare(before: Any, again: bool) -> list[Event] | None:
+        return tables.compare_columns(options, names, before, {}, told, again=again)
+
+    assert compare({}, False) == []
+    table.names = ("id",)
+    assert compare(names, False) == []
+    (event,) = compare(names, True) or ()
+    assert (event.name, event.fields["unknown"]) == ("columns.unknown", "note")
+    assert compare(names, True) == []
