@@ -15,7 +15,7 @@
 #define MOST_SLOTS 65536 /* fields of a message of Protobuf and of those around it: 1.5 MB */
 
 /* TEXT is the content of a string, or the JSON of another value; a STRING is nothing else. A LIST is the JSON of an array. */
-enum { ABI = 18, TEXT = 0, NUMBER = 1, STRING = 2, OBJECT = 3, LIST = 4 };
+enum { ABI = 19, TEXT = 0, NUMBER = 1, STRING = 2, OBJECT = 3, LIST = 4 };
 
 int32_t txn_sink_abi(void) { return ABI; }
 int32_t txn_sink_slack(void) { return SLACK; }

@@ -11,13 +11,14 @@
 #define MOST_KEYS 32      /* of a MAP whose keys are compared here, each with all others */
 #define MOST_FIELDS 64    /* of a STRUCT that is judged here: as many bits */
 #define COUNTED 12        /* digits of a filler that count, of which a UUID has as many behind its last dash */
+#define MOST_LETTERS (1 << 20) /* of a text that stands for bytes: the server takes no longer ones */
 #define MOST_POWER 22     /* 10^22 is the greatest power of 10 that a double has, and below 2^74 */
 
-/* What a column holds. `number` is the bits of an INTEGER, the decimals of a DECIMAL, or the most bytes of a TEXT, CHAR or
-   DOCUMENT; `whole` the digits of a DECIMAL in front of the point. `inner` has the rule of an ARRAY's elements, those of a
+/* What a column holds. `number` is the bits of an INTEGER, the decimals of a DECIMAL, or the most bytes of a TEXT, CHAR, DOCUMENT
+   or of BYTES; `whole` the digits of a DECIMAL in front of the point, and of BYTES 1 for hexadecimal texts and 0 for base64. `inner` has the rule of an ARRAY's elements, those of a
    MAP's keys and values, or those of a STRUCT's fields, of which `number` is how many there are. */
 enum { ANY = 0, BOOLEAN = 1, INTEGER = 2, FLOATING = 3, DECIMAL_NUMBER = 4, DAY = 5, MOMENT = 6, TEXTS = 7, CHARS = 8,
-       DOCUMENT = 9, ARRAY = 10, ASK = 11, MAP = 12, STRUCT = 13 };
+       DOCUMENT = 9, ARRAY = 10, ASK = 11, MAP = 12, STRUCT = 13, BYTES = 14 };
 
 /* `name` is the text in front of a value as most rows write it: a quote, the name, a quote and a colon. A DAY or MOMENT with a
    zone is written in UTC if `whole` is 0, and asked about otherwise. `filler` is the member that a row without the column
@@ -468,6 +469,36 @@ static Place fit_text(Place p, const Bounds *b, const ColumnRule *rule, Output *
     }
 }
 
+static inline int is_letter(uint8_t c, uint8_t first, uint8_t last) { return (uint8_t)(c - first) <= last - first; }
+
+/* The six bits of a letter of base64. */
+static inline int six_bits(uint8_t c) {
+    if (is_letter(c, 'A', 'Z')) return c - 'A';
+    if (is_letter(c, 'a', 'z')) return c - 'a' + 26;
+    return is_digit(c) ? c - '0' + 52 : c == '+' ? 62 : 63;
+}
+
+/* A text that stands for bytes, which the server decodes: base64 in its one form for these bytes, or hexadecimal. */
+static Place fit_bytes(Place p, const Bounds *b, const ColumnRule *rule, Output *output) {
+    int escaped = 0, odd = 0;
+    if (*p != '"') return NULL;
+    Place first = p + 1, end = end_of_string(first, b, &escaped);
+    if (!end || escaped || end - first > MOST_LETTERS) return NULL;
+    int64_t size = end - first;
+    if (rule->whole) {
+        if (size % 2 || size / 2 > rule->number) return NULL;
+        for (Place c = first; c < end; c++) odd |= !is_digit(*c) & !is_letter(*c | 0x20, 'a', 'f');
+        return odd ? NULL : keep(p, end + 1, b, output);
+    }
+    if (size % 4) return NULL;
+    int padding = size && end[-1] == '=' ? 1 + (end[-2] == '=') : 0;
+    if (size / 4 * 3 - padding > rule->number) return NULL;
+    for (Place c = first; c < end - padding; c++)
+        odd |= !is_letter(*c | 0x20, 'a', 'z') & !is_digit(*c) & (*c != '+') & (*c != '/');
+    if (odd || (padding && six_bits(end[-padding - 1]) & ((1 << 2 * padding) - 1))) return NULL;
+    return keep(p, end + 1, b, output);
+}
+
 static Place fit_document(Place p, const Bounds *b, const ColumnRule *rule, Output *output) {
     Place end = skip_value(p, b), start = p;
     if (!end || end - p > rule->number) return NULL;
@@ -602,6 +633,7 @@ static inline Place fit_value(Place p, const Bounds *b, const ColumnRule *rule, 
     case MOMENT: return fit_moment(p, b, rule, output);
     case TEXTS:
     case CHARS: return fit_text(p, b, rule, output);
+    case BYTES: return fit_bytes(p, b, rule, output);
     case DOCUMENT: return fit_document(p, b, rule, output);
     case ARRAY: return fit_array(p, b, rule, output);
     case MAP: return fit_map(p, b, rule, output);

@@ -30,6 +30,7 @@ from starrocks_txn_sink.options.connectors import (
 )
 from starrocks_txn_sink.options.declarations import declarations
 from starrocks_txn_sink.rows.target import parse_type
+from starrocks_txn_sink.rows.values.byte_texts import DECODED
 from starrocks_txn_sink.rows.values.defaults import LEFT_OUT
 from starrocks_txn_sink.rows.values.rules import TABLE, Rule as ValueRule
 from starrocks_txn_sink.sink.typed.fit import Fit, fit
@@ -297,6 +298,11 @@ def values() -> str:
     return table("column | JSON | sent as it is | converted | refused", iter(rows))
 
 
+def decoded() -> str:
+    """What becomes of JSON in a VARBINARY column that the server decodes."""
+    return table("JSON | sent as it is, and decoded | refused", iter(DECODED))
+
+
 def left_out() -> str:
     """What becomes of a row that leaves a column out."""
     return table("a row leaves out | the sink writes | without it the server would keep", iter(LEFT_OUT))
@@ -358,7 +364,7 @@ PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
     **errors.PAGES,
     "docs/guides/types.md": {"types": types},
     "docs/reference/debezium-types.md": {"source-types": source_types},
-    "docs/reference/values.md": {"values": values, "missing": left_out},
+    "docs/reference/values.md": {"values": values, "bytes": decoded, "missing": left_out},
     "docs/reference/sync.md": {"sync-settings": sync_settings},
 }
 """The generated parts of each page."""

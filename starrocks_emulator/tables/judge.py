@@ -120,7 +120,7 @@ def _read_sql(plan: Plan, source: str) -> str:
     layout = plan.layout
     if not isinstance(layout, JsonLayout):
         return f"SELECT *, CAST(NULL AS VARCHAR) AS shown_row FROM ({source})"
-    columns = [plan.table.column(name) for name in plan.mapping.fields]
+    columns = [_column_of_field(plan, name) for name in plan.mapping.fields]
     reader = _reader(plan, layout, columns)
     texts, plain, odd, slots = [], [], [], []
     for place, (column, path) in enumerate(zip(columns, layout.paths, strict=True), start=1):
@@ -225,7 +225,7 @@ def _fields_sql(plan: Plan) -> str:
         return ""
     parts = []
     for place, name in enumerate(plan.mapping.fields, start=1):
-        column = plan.table.column(name)
+        column = _column_of_field(plan, name)
         if isinstance(plan.layout, JsonLayout):
             value = f"TRY_CAST(slot_{place} AS {plan.field_type})" if column is None else f"slot_{place}"
         elif column is None:
@@ -234,6 +234,13 @@ def _fields_sql(plan: Plan) -> str:
             value = column.type.value_of(f"fields[{place}]")
         parts.append(f", {value} AS {quote(field_name(name))}")
     return "".join(parts)
+
+
+def _column_of_field(plan: Plan, name: str) -> Column | None:
+    """The column whose type a field has; none for the text that an expression decodes into a VARBINARY of that name."""
+    column = plan.table.column(name)
+    decoded = column and column.type.name == "VARBINARY" and plan.mapping.expression_of(name) is not None
+    return None if decoded else column
 
 
 def _text_sql(plan: Plan, column: Column) -> str:

@@ -49,7 +49,10 @@ def field_name(name: str) -> str:
 
 
 def read_columns(header: str, table: Table) -> ColumnMapping:
-    """The mapping that a `columns` header describes; raises MappingError."""
+    """The mapping that a `columns` header describes; raises MappingError.
+
+    An expression wins over the field of its name.
+    """
     fields: list[str] = []
     derived: list[tuple[str, str]] = []
     for part in _split(header):
@@ -61,6 +64,8 @@ def read_columns(header: str, table: Table) -> ColumnMapping:
             derived.append((name, expression.strip()))
         else:
             fields.append(name)
+    if not fields:  # expressions alone: the fields are the table's columns
+        fields = [column.name for column in table.columns]
     mapping = ColumnMapping(tuple(fields), tuple(derived))
     _check(mapping, table)
     return ColumnMapping(tuple(fields), tuple((name, _derive(name, text, mapping)) for name, text in derived))
@@ -83,11 +88,11 @@ def _split(header: str) -> list[str]:
 
 
 def _check(mapping: ColumnMapping, table: Table) -> None:
-    names = [*mapping.fields, *(name for name, _ in mapping.derived)]
-    lowered = [name.lower() for name in names]
-    for name in names:
-        if lowered.count(name.lower()) > 1:
-            raise MappingError(f"Duplicate column: {name}")
+    for kind, names in (("column", mapping.fields), ("column mapping", [name for name, _ in mapping.derived])):
+        lowered = [name.lower() for name in names]
+        for name in names:
+            if lowered.count(name.lower()) > 1:
+                raise MappingError(f"Duplicate {kind}: {name}")
     for name, _ in mapping.derived:
         if name != OP_COLUMN and table.column(name) is None:
             raise MappingError(f"Mapping column is not in table. column: {name}")
@@ -123,7 +128,14 @@ def expression_sql(text: str, names: Callable[[str], str | None]) -> str:
             raise MappingError(f"Column '{node.name}' cannot be resolved")
         return exp.column(name, quoted=True)
 
-    return tree.transform(rename).sql(dialect="duckdb")
+    return tree.transform(rename).transform(_decoded).sql(dialect="duckdb")
+
+
+def _decoded(node: exp.Expr) -> exp.Expr:
+    """Base64 as DuckDB decodes it, which has no `to_binary`; sqlglot knows the other formats."""
+    if isinstance(node, exp.ToBinary) and node.text("format").lower() == "encode64":
+        return exp.func("from_base64", node.this)
+    return node
 
 
 def all_columns(table: Table, extra: Sequence[str] = ()) -> ColumnMapping:

@@ -18,7 +18,7 @@ import pyarrow as pa
 LIBRARY: Final = Path(__file__).parents[1] / "_compiled.so"
 PURE: Final = "STARROCKS_TXN_SINK_PURE"
 """The environment variable that turns the compiled loops off, with the value 1."""
-ABI: Final = 18  # that of compiled.c; a library with another number is not used
+ABI: Final = 19  # that of compiled.c; a library with another number is not used
 MOST_BYTES: Final = (1 << 31) - (1 << 16)  # offsets of 32 bits
 _FREE_JUDGEMENTS: Final = 64
 _VALUES_A_JUDGEMENT: Final = 16

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from starrocks_txn_sink.compiled.rewrites import Column, ColumnRules, ValueRule
+from starrocks_txn_sink.options.decoding import Encoding
 from starrocks_txn_sink.rows.segments import Bools
 from starrocks_txn_sink.rows.target import BITS, TargetType
 from starrocks_txn_sink.rows.values.judgement import RowRules, UnfitColumn
@@ -18,7 +19,7 @@ from starrocks_txn_sink.rows.values.rules import DOCUMENT_BYTES, TABLE
 
 # The kinds of compiled_values.c; ASK leaves each value but NULL to Python.
 _ANY, _BOOLEAN, _INTEGER, _FLOATING, _DECIMAL, _DAY, _MOMENT, _TEXT, _CHAR, _DOCUMENT, _ARRAY, _ASK = range(12)
-_MAP, _STRUCT = 12, 13
+_MAP, _STRUCT, _BYTES = 12, 13, 14
 _KINDS: Final = {
     "BOOLEAN": _BOOLEAN,
     **dict.fromkeys(BITS, _INTEGER),
@@ -94,7 +95,10 @@ def _columns_of(table: RowRules) -> list[Column]:
     rules = []
     for name, column in table.columns.items():
         rule = _rule_of(column.type, column.nullable, utc=table.zone is None)
-        if table.encodes_bytes and column.type.name == "VARBINARY":
+        if name in table.decoded:
+            most = _NO_LIMIT if column.type.length is None else column.type.length
+            rule = _BYTES, most, int(table.decoded[name] is Encoding.HEX), column.nullable, ()
+        elif table.encodes_bytes and column.type.name == "VARBINARY":
             rule = _ASK, 0, 0, column.nullable, ()
         rules.append((name, rule, (name in needed) + 2 * (name in key), *table.filler(name)))
     return rules

@@ -30,6 +30,7 @@ from starrocks_txn_sink.errors import InputError, QueryRefused, RowsRejected, St
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.operations.ledger_reader import LedgerReader
 from starrocks_txn_sink.options import SinkOptions, command_line
+from starrocks_txn_sink.options.decoding import decoded_by
 from starrocks_txn_sink.options.load_properties import why_not_compacted
 from starrocks_txn_sink.options.sink_options import OWN_TABLES, is_own_table
 from starrocks_txn_sink.protocol import dead_letters as letter_table, label as protocol
@@ -210,18 +211,19 @@ def _fitted(
 ) -> list[DeadLetterRow]:
     """The rows as their columns keep them, as a lane writes them (`rows.values`). Raises UnfitValue.
 
-    Rows with a list of `columns` are not judged, as in a lane.
+    Rows with a list of `columns` are not judged, as in a lane, unless it only decodes texts.
     """
-    rules: dict[str, RowRules] = {}
+    rules: dict[tuple[str, str], RowRules] = {}
     fitted = list[DeadLetterRow]()
     for row in rows:
         table, content = row.table, row.content
-        if not row.columns and options.judges_values(table):
-            if table not in rules:
-                columns = known.columns(table, True, deadline)
-                rules[table] = RowRules.of(columns, zone_of(options.timestamp_zone), encodes_bytes=True)
+        decoded, key = decoded_by(row.columns), (table, row.columns)
+        if (decoded or not row.columns) and options.judges_values(table):
+            if key not in rules:
+                columns, zone = known.columns(table, True, deadline), zone_of(options.timestamp_zone)
+                rules[key] = RowRules.of(columns, zone, encodes_bytes=True, decoded=decoded)
             try:
-                content = rules[table].fit(content)
+                content = rules[key].fit(content)
             except UnfitColumn as fault:
                 raise UnfitValue(
                     f"A value does not fit column {fault.column} of table {table}: it {fault.reason}.",

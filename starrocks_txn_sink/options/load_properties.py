@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from starrocks_txn_sink.errors import OptionError, did_you_mean
 from starrocks_txn_sink.options.combinations import NOT_COMPACTED, Feature, Features
+from starrocks_txn_sink.options.decoding import decoded_by
 from starrocks_txn_sink.options.enums import COMPRESSIONS, Compression
 
 _TEXT = r".*\S.*"
@@ -16,7 +17,7 @@ _WHOLE = r"-?\d+"
 _SWITCH = "true|false"
 
 RENAMING = frozenset(("columns", "jsonpaths", "json_root"))
-"""Properties with which the keys of a JSON row are not the names of columns."""
+"""Properties with which the keys of a JSON row are not the names of columns, but `columns` that decodes (`renames`)."""
 
 ALLOWED: Mapping[str, tuple[str, str]] = {
     "columns": (_TEXT, "a list of columns"),
@@ -123,6 +124,12 @@ def why_not_compacted(properties: Mapping[str, str], key: Iterable[str]) -> str:
     if any(name.lower() in computed for name in key):
         reasons.append("the server computes the key")
     return reasons[0] if reasons else ""
+
+
+def renames(properties: Mapping[str, str]) -> bool:
+    """Whether the keys of a JSON row are not the names of columns with these properties."""
+    renaming = RENAMING & properties.keys()
+    return bool(renaming) and not (renaming == {"columns"} and decoded_by(properties["columns"]))
 
 
 def table_label(table: str) -> str:

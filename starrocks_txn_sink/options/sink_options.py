@@ -23,6 +23,7 @@ from starrocks_txn_sink.options.combinations import (
     refuse_without_sql,
 )
 from starrocks_txn_sink.options.connectors import refuse_every_database, translate
+from starrocks_txn_sink.options.decoding import Encoding, decoded_by
 from starrocks_txn_sink.options.enums import COMPRESSIONS, Compression, Delivery, OnBadRows, SchemaChanges, TableOptions
 from starrocks_txn_sink.options.without_effect import Circumstance, options_without_effect
 from starrocks_txn_sink.public_names import suggests_arguments
@@ -372,8 +373,11 @@ class SinkOptions:
         Not where names in rows are no columns, nor where the user takes NULL for what does not fit.
         """
         headers = self.load_headers(table)
-        renames = bool(load_properties.RENAMING & headers.keys())
-        return self.check_values and not renames and headers.get("strict_mode") != "false"
+        return self.check_values and not load_properties.renames(headers) and headers.get("strict_mode") != "false"
+
+    def decoded(self, table: str) -> Mapping[str, Encoding]:
+        """The columns of `table` whose texts the server decodes into bytes."""
+        return decoded_by(self.load_headers(table).get("columns", "")) or {}
 
     def load_headers(self, table: str) -> dict[str, str]:
         """Headers of a load of `table`; all loads of a table need the same headers (wire contract 4.6).

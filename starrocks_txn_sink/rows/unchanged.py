@@ -10,6 +10,7 @@ that came into the table after the start of the query. `rows.body` asks for the 
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -23,6 +24,7 @@ import pyarrow.compute as pc
 
 from starrocks_txn_sink.coordinator.model import SEPARATOR
 from starrocks_txn_sink.errors import InputError, QueryRefused
+from starrocks_txn_sink.options.decoding import Encoding
 from starrocks_txn_sink.options.table_rules import DELETED
 from starrocks_txn_sink.protocol.ledger import identifier
 from starrocks_txn_sink.rows.columns import OWN_OP, UNCHANGED
@@ -43,9 +45,10 @@ _TYPES: Final = (
     "SELECT COLUMN_NAME, COLUMN_TYPE FROM information_schema.columns WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
 )
 _KEYS_A_QUERY: Final = 500
+_ENCODINGS: Final = tuple(encoding.value for encoding in Encoding)
 _NESTED: Final = ("array", "map", "struct")
 OPAQUE: Final = ("varbinary", "binary", "bitmap", "hll", "percentile")
-"""Types whose values no query returns as a load takes them."""
+"""Types whose values no query returns as a load takes them, but bytes where the load decodes texts."""
 _OPAQUE_TYPE: Final = re.compile(rf"(?:^|[<,:(\s])(?:{'|'.join(OPAQUE)})\b")
 """One of them as a column's type, or inside of a nested one."""
 _REMEDY: Final = (
@@ -109,7 +112,7 @@ def histories_of(
 class UnchangedValues:
     """Completes rows of `tables`, the `keyed` ones that have had a row with unchanged columns; see the module.
 
-    `columns_now` is for deleted rows that stay.
+    `columns_now` is for deleted rows that stay. `decoded` has the columns of a table whose texts the server decodes.
     """
 
     database: str
@@ -117,6 +120,7 @@ class UnchangedValues:
     keyed: Collection[str]
     tables: set[str] = field(default_factory=set)
     columns_now: ColumnsNow = lambda _: ()
+    decoded: Callable[[str], Mapping[str, Encoding]] = lambda _: {}
 
     def complete(self, table: str, key: TableKey, histories: Sequence[RowsOfKey]) -> list[bytes | None]:
         """The last row of each history, with all values; None for a delete of a row that is nowhere.
@@ -164,6 +168,8 @@ class UnchangedValues:
     ) -> list[dict[str, str] | None]:
         """The values of `columns` in the table, as JSON, for the key of each row; None where it has no such row."""
         types = {str(name): str(kind).lower() for name, kind in self.query(_TYPES, (self.database, table))}
+        decoded = self.decoded(table)
+        types |= {name: encoding.value for name, encoding in decoded.items() if name in types}
         for name in columns:
             if name not in types or _OPAQUE_TYPE.search(types[name]):
                 lacks = f"of type {types[name]}" if name in types else "not in the table"
@@ -281,6 +287,8 @@ def _expression(name: str, kind: str) -> str:
     """
     if kind.startswith("json"):
         return _quoted(name)
+    if kind in _ENCODINGS:
+        return f"hex({_quoted(name)})"
     if kind.startswith("array"):  # StarRocks makes no JSON of an ARRAY, but of a STRUCT with one (wire contract 5.12)
         return f"json_query(to_json(row({_quoted(name)})), '$.col1')"
     return f"to_json({_quoted(name)})" if kind.startswith(_NESTED) else f"CAST({_quoted(name)} AS VARCHAR)"
@@ -308,6 +316,8 @@ def _json(value: Any, kind: str) -> str:
     """A value of the table as JSON for a load."""
     if value is None:
         return "null"
+    if kind == Encoding.BASE64.value:
+        value = base64.b64encode(bytes.fromhex(value)).decode()
     return str(value) if kind.startswith(("json", *_NESTED)) else json.dumps(str(value), ensure_ascii=False)
 
 

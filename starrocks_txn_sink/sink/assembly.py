@@ -19,7 +19,7 @@ from starrocks_txn_sink.options.checks import check_choice
 from starrocks_txn_sink.options.table_rules import COMMIT_TIME, SOURCE_TABLE, RuleSet, TableRules, check_rules
 from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.sink import projection
-from starrocks_txn_sink.sources.formats.bare_values import ConnectorModes, DecimalMode, TimeMode
+from starrocks_txn_sink.sources.formats.bare_values import BinaryMode, ConnectorModes, DecimalMode, TimeMode
 from starrocks_txn_sink.sources.formats.debezium import DebeziumChanges, DebeziumMarkers, DeletedRow
 from starrocks_txn_sink.sources.formats.debezium_messages import DebeziumMessages
 from starrocks_txn_sink.sources.formats.placeholders import spellings_of_unavailable
@@ -213,6 +213,8 @@ class DebeziumAssembly(MessageAssembly):
             registry.
         decimal_handling_mode: The connector's `decimal.handling.mode`, likewise: `precise` converts decimals of a
             variable scale, and refuses other bytes in columns of numbers.
+        binary_handling_mode: The connector's `binary.handling.mode`, for texts in VARBINARY columns: `hex`, or base64
+            with `bytes`, `base64` and None.
         registry: The schema registry (SchemaRegistry) whose schemas values and keys have; None for JSON without it.
 
     Raises:
@@ -236,6 +238,7 @@ class DebeziumAssembly(MessageAssembly):
     transaction_topic: str = "transaction"
     time_precision_mode: TimeMode | None = None
     decimal_handling_mode: DecimalMode | None = None
+    binary_handling_mode: BinaryMode | None = None
     registry: Schemas | None = None
 
     def __post_init__(self) -> None:
@@ -254,7 +257,8 @@ class DebeziumAssembly(MessageAssembly):
     @property
     def modes(self) -> ConnectorModes:
         """The modes of the connector, as far as they are declared."""
-        return ConnectorModes.declared(self.time_precision_mode, self.decimal_handling_mode, self.registry)
+        declared = self.time_precision_mode, self.decimal_handling_mode, self.binary_handling_mode
+        return ConnectorModes.declared(*declared, self.registry)
 
     @property
     def policy(self) -> VerifiedPolicy | None:

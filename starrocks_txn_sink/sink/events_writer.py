@@ -26,6 +26,7 @@ from starrocks_txn_sink.coordinator.coordinator import LaneShare, join_missing
 from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.options.decoding import Encoding
 from starrocks_txn_sink.options.without_effect import Circumstance, warn_of
 from starrocks_txn_sink.protocol.label import LedgerRequest
 from starrocks_txn_sink.protocol.ledger import retry_until_answered
@@ -42,7 +43,7 @@ from starrocks_txn_sink.sink.assembly import (
     event_columns,
     raw_columns,
 )
-from starrocks_txn_sink.sink.binlog_assembly import CanalAssembly
+from starrocks_txn_sink.sink.binlog_assembly import CanalAssembly, MaxwellAssembly
 from starrocks_txn_sink.sink.checkpoint import query_directory
 from starrocks_txn_sink.sink.lanes import (
     AlterTables,
@@ -68,7 +69,7 @@ from starrocks_txn_sink.sink.source_progress import (
     judge_sources,
 )
 from starrocks_txn_sink.sink.spark_jobs import batch_time, driver_clock
-from starrocks_txn_sink.sink.typed.terms import TableTerms
+from starrocks_txn_sink.sink.typed.terms import TableTerms, with_decoding
 from starrocks_txn_sink.sources.formats.connect_types import SourceTable
 from starrocks_txn_sink.sources.formats.raw_format import MESSAGE_KEY, POSITION, SOURCE_PARTITION, RawFormat, is_placed
 from starrocks_txn_sink.sources.formats.tables import TableMapping
@@ -99,6 +100,13 @@ _MESSAGES: Final = T.StructType([T.StructField("message", T.StringType())])  # `
 _RETAIN: Final = "spark.sql.streaming.minBatchesToRetain"
 
 _log = get_logger("assembler")
+
+
+def encoding_of(assembly: Assembly) -> Encoding | None:
+    """How texts of an assembly's messages stand for bytes; None where they do not, or in a way that no server knows."""
+    if isinstance(assembly, DebeziumAssembly):
+        return assembly.modes.encoding
+    return Encoding.BASE64 if isinstance(assembly, MaxwellAssembly) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +147,7 @@ class EventsWriter:
         cls, assembly: Assembly, options: SinkOptions, session: Session, frame: DataFrame, query: str | None
     ) -> EventsWriter:
         """A writer for a streaming query (`query` is its id, or its job if the id is hidden), or for a frame (None)."""
-        terms = TableTerms.of((), frame.schema, "", options, session.tables)
+        terms = TableTerms.of((), frame.schema, "", with_decoding(options, encoding_of(assembly)), session.tables)
         rules = rules_for(assembly.rule_set, terms)
         if query is None:
             return cls(assembly, session, terms, rules=rules)
@@ -358,10 +366,11 @@ class EventsWriter:
     def _run_lanes(self, rows: DataFrame, assembly: AssemblySpec, task: LaneTask) -> list[Message]:
         """Run the lanes on the partitions of `rows` as one Spark job; what tables have got since then counts."""
         if self.session.tables is not self.terms.tables:
-            self.terms = replace(self.terms, tables=self.session.tables)
+            options = with_decoding(self.terms.options, encoding_of(self.assembly))
+            self.terms = replace(self.terms, options=options, tables=self.session.tables)
             self.rules = rules_for(self.assembly.rule_set, self.terms)
         assembly = replace(assembly, content=replace(self.terms.encoder, rules=self.rules))
-        task = replace(task, keys=self.terms.keys)
+        task = replace(task, options=self.terms.options, keys=self.terms.keys)
         return [decode(row[0]) for row in rows.mapInArrow(AssemblingLaneTask(task, assembly), _MESSAGES).collect()]
 
     def _plan_kafka(self, frame: DataFrame, task: LaneTask, plan: LanePlan) -> PlannedRanges | None:

@@ -23,7 +23,7 @@ from starrocks_txn_sink.sink.schema.changes import add_missing
 from starrocks_txn_sink.sink.session import Session
 from starrocks_txn_sink.sink.spark_jobs import driver_clock
 from starrocks_txn_sink.sink.typed.route import TIME_ZONE, TableRoute
-from starrocks_txn_sink.sink.typed.terms import TableTerms
+from starrocks_txn_sink.sink.typed.terms import TableTerms, with_decoding
 from starrocks_txn_sink.telemetry import Listener
 from starrocks_txn_sink.writer.messages import MESSAGES, Message, decode
 from starrocks_txn_sink.writer.task import LaneTask, UnsortedLaneTask
@@ -85,7 +85,9 @@ class RowsWriter:
         zone = str(frame.sparkSession.conf.get(TIME_ZONE)) if self.routes else ""
         made_for = (frame.schema, zone, self.session.tables)
         if self._kept is None or self._kept[0] != made_for:
-            terms = TableTerms.of(self.routes, frame.schema, zone, self.options, self.session.tables)
+            modes = None if self.routes else modes_of(frame)
+            options = with_decoding(self.options, None if modes is None else modes.encoding)
+            terms = TableTerms.of(self.routes, frame.schema, zone, options, self.session.tables)
             self._kept = made_for, terms
         return self._kept[1]
 

@@ -110,12 +110,13 @@ def _marked(table: str, own: Collection[str], terms: TableTerms, columns: Column
     columns_left = [
         column for column in columns.get(table, ()) if column.name not in (*key, DELETED) and not column.generated
     ]
-    opaque = [column for column in columns_left if column.name not in own and column.type.name.lower() in OPAQUE]
+    known = {*own, *terms.options.decoded(table)}
+    opaque = [column for column in columns_left if column.name not in known and column.type.name.lower() in OPAQUE]
     if opaque:
         raise OptionError(
             f'With deletes="mark" a deleted row of table {table} keeps its last values, and the sink cannot look up '
             f"those of {opaque[0].name}: it is {opaque[0].type}.",
-            hint="Store it as VARCHAR (bytes in base64), or take another way for the deletes of this table.",
+            hint="Store it as VARCHAR, or take another way for the deletes of this table.",
             table=table,
         )
     return MarkedTable(key, tuple(column.name for column in columns_left))

@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame, functions as F, types as T
 from starrocks_txn_sink.options.checks import check_choice
 from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.rows.columns import KEY_DELETES
-from starrocks_txn_sink.sources.formats.bare_values import ConnectorModes, DecimalMode, TimeMode
+from starrocks_txn_sink.sources.formats.bare_values import BinaryMode, ConnectorModes, DecimalMode, TimeMode
 from starrocks_txn_sink.sources.formats.debezium import PLACE, DebeziumChanges, DebeziumMarkers, DeletedRow
 from starrocks_txn_sink.sources.formats.placeholders import spellings_of_unavailable
 from starrocks_txn_sink.sources.formats.raw_format import OnMalformed, OnTruncate
@@ -33,6 +33,7 @@ def parse_debezium(
     on_truncate: OnTruncate = "fail",
     time_precision_mode: TimeMode | None = None,
     decimal_handling_mode: DecimalMode | None = None,
+    binary_handling_mode: BinaryMode | None = None,
     registry: Schemas | None = None,
     name: str = "parse_debezium",
 ) -> DataFrame:
@@ -66,6 +67,7 @@ def parse_debezium(
         time_precision_mode: The connector's `time.precision.mode`, for messages without schema, as in
             DebeziumAssembly. The sink applies it, and finds it in the metadata of the column `op`.
         decimal_handling_mode: The connector's `decimal.handling.mode`, likewise.
+        binary_handling_mode: The connector's `binary.handling.mode`, as in DebeziumAssembly.
         registry: The schema registry (SchemaRegistry) whose schemas values and keys have; None for JSON without it.
         name: The key of the count.
 
@@ -92,7 +94,7 @@ def parse_debezium(
         rows = parse_debezium(changes, tables={"public.orders": "orders", "public.items": "order_items"})
     """
     rule = TableMapping(tables, on_unknown_table, dead_letter_table)
-    modes = ConnectorModes.declared(time_precision_mode, decimal_handling_mode, registry)
+    modes = ConnectorModes.declared(time_precision_mode, decimal_handling_mode, binary_handling_mode, registry)
     check_choice("deleted_row", deleted_row, get_args(DeletedRow))
     check_choice("on_malformed", on_malformed, get_args(OnMalformed))
     check_choice("on_truncate", on_truncate, get_args(OnTruncate))

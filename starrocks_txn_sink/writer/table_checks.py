@@ -19,7 +19,7 @@ from starrocks_txn_sink.coordinator.model import TYPE_MARK, MissingColumns, Segm
 from starrocks_txn_sink.errors import NarrowColumn, OptionError, QueryRefused, UnfitValue
 from starrocks_txn_sink.options import SchemaChanges, SinkOptions, TableOptions
 from starrocks_txn_sink.options.enums import declared_types
-from starrocks_txn_sink.options.load_properties import RENAMING
+from starrocks_txn_sink.options.load_properties import renames
 from starrocks_txn_sink.rows.bad_rows import BadRow, refused
 from starrocks_txn_sink.rows.member_names import Filled, LackingColumns, MemberNames, TypesOf, never_filled, no_types
 from starrocks_txn_sink.rows.row_check import RowCheck
@@ -301,7 +301,7 @@ class TableChecks:
         if known_columns is not None and options.check_values:
             encodes_bytes = source.encodes_bytes or modes is not None
             zone, wall = zone_of(options.timestamp_zone), deadline.clock.wall
-            self._values = ValueChecks(self._judged_columns, zone, encodes_bytes, wall)
+            self._values = ValueChecks(self._judged_columns, zone, encodes_bytes, options.decoded, wall)
         self.narrow: NarrowColumns | None = None
         if known_columns is not None and source.new_types is not no_new_types:
             types_of_table = source.options_of or options.options_of
@@ -317,7 +317,8 @@ class TableChecks:
             self.bare_values = BareValues(modes, self._unexplained)
         elif modes is not None and modes != ConnectorModes():
             raise OptionError(
-                "time_precision_mode and decimal_handling_mode need the types of the tables' columns.",
+                "time_precision_mode, decimal_handling_mode and binary_handling_mode need the types of the tables' "
+                "columns.",
                 hint="Set query_url.",
                 option="query_url",
             )
@@ -450,4 +451,4 @@ class TableChecks:
 
     def _names_columns(self, table: str) -> bool:
         """Whether names in the JSON rows of `table` are columns: no load property gives them another meaning."""
-        return not RENAMING & self._options.load_headers(table).keys()
+        return not renames(self._options.load_headers(table))

@@ -365,7 +365,8 @@ class LaneTry:
         def columns_now(table: str) -> Sequence[TargetColumn]:
             return resources.columns.columns(table, True, self.deadline) if resources.columns is not None else ()
 
-        return UnchangedValues(self.task.options.database, query, keys.keys(), columns_now=columns_now)
+        options = self.task.options
+        return UnchangedValues(options.database, query, keys.keys(), columns_now=columns_now, decoded=options.decoded)
 
     def _segments(self, batches: Iterable[pa.RecordBatch], rows: ReadRows | None) -> Iterator[Segment]:
         positions = self.task.ownership.positions if self.task.ownership is not None else {}

@@ -7,7 +7,7 @@ what becomes of a value; the types are those that information_schema has. Rows w
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta, timezone, tzinfo
 from typing import Any, Final
@@ -19,6 +19,7 @@ import pyarrow as pa
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.compiled.values import ValueJudge
 from starrocks_txn_sink.errors import OptionError, UnfitValue
+from starrocks_txn_sink.options.decoding import Encoding
 from starrocks_txn_sink.options.sink_options import is_own_table
 from starrocks_txn_sink.rows import columns, segments
 from starrocks_txn_sink.rows.bad_rows import BadRow
@@ -38,13 +39,15 @@ _UTC: Final = ("UTC", "Z", "GMT", "Etc/UTC")
 class ValueChecks:
     """Judges the values of a lane's rows, and writes times in `zone` (None: UTC).
 
-    With `encodes_bytes` texts for bytes are encodings of them. `wall` tells the time of CURRENT_TIMESTAMP, in
+    With `encodes_bytes` texts for bytes are encodings of them; the server decodes those of the columns that `decoded`
+    names of a table. `wall` tells the time of CURRENT_TIMESTAMP, in
     seconds since the Unix epoch.
     """
 
     columns_of: ColumnsOf
     zone: tzinfo | None = None
     encodes_bytes: bool = False
+    decoded: Callable[[str], Mapping[str, Encoding]] = lambda _: {}
     wall: Callable[[], float] = SystemClock().wall
     _columns: dict[str, Sequence[TargetColumn]] = field(default_factory=dict)
     _judges: dict[tuple[str, ...], ValueJudge] = field(default_factory=dict)  # by the tables of a batch
@@ -101,7 +104,14 @@ class ValueChecks:
         judge = self._judges.get(key)
         if judge is None or (judge.timed and abs(now - judge.tables[0].moment) >= _MOMENT_SECONDS):
             rules = [
-                RowRules.of(tables[name], self.zone, encodes_bytes=self.encodes_bytes, moment=now) for name in names
+                RowRules.of(
+                    tables[name],
+                    self.zone,
+                    encodes_bytes=self.encodes_bytes,
+                    decoded=self.decoded(name),
+                    moment=now,
+                )
+                for name in names
             ]
             judge = self._judges[key] = ValueJudge(rules)
         return judge

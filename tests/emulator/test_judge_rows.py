@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from datetime import date, datetime
@@ -53,6 +54,13 @@ FITTING: list[tuple[str, Any, Any]] = [
     ("j", "text", '"text"'),
     ("ar", [1, 2], "[1,2]"),
     ("ar", [1.5, "x"], "[1,null]"),
+]
+DECODED = [
+    ("encode64", "AP/+", b"\x00\xff\xfe"),
+    ("encode64", "", b""),
+    ("encode64", None, None),
+    ("hex", "00ffFE", b"\x00\xff\xfe"),
+    ("hex", None, None),
 ]
 MISFITTING: list[tuple[str, Any]] = [
     ("bo", "maybe"),
@@ -225,3 +233,13 @@ def test_long_decimals_stay_exact_as_strings(store: Store) -> None:
     text = "1234567890123456789012345678.0123456789"
     load(store, "exact", [{"id": 1, "d": text}])
     assert rows(store, "SELECT d FROM exact") == [(Decimal(text),)]
+
+
+@pytest.mark.parametrize(("encoding", "text", "content"), DECODED)
+def test_a_text_is_decoded_into_bytes_under_its_own_name(
+    store: Store, encoding: str, text: str | None, content: bytes | None
+) -> None:
+    """The other columns have their own names, although the header names none (Load.java: initColumns)."""
+    headers = {**JSON_ARRAY, "columns": f"`vb`=to_binary(`vb`, '{encoding}')"}
+    load(store, "wide", json.dumps([{"id": 1, "i": 7, "vb": text}, {"id": 2}]), headers=headers)
+    assert rows(store, "SELECT id, i, vb FROM wide ORDER BY id") == [(1, 7, content), (2, None, None)]

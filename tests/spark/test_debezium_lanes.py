@@ -644,3 +644,53 @@ def test_a_declared_type_holds_for_the_history_too(debezium: DebeziumShop) -> No
         assert debezium.ask(f"SELECT id, CAST(day AS VARCHAR), CAST(more AS VARCHAR) FROM shop.{table}") == [
             (1, "1970-01-01", "1970-01-01")
         ]
+
+
+BYTES = (
+    "CREATE TABLE shop.photos (id INT NOT NULL, photo VARBINARY, name STRING) "
+    "PRIMARY KEY(id) DISTRIBUTED BY HASH(id) BUCKETS 1"
+)
+UNAVAILABLE = "X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="  # the placeholder in base64, as the converter writes it
+
+
+def photos(lsn: int, op: str, **row: Any) -> dict[str, Any]:
+    of_delete = {"before": row, "after": None} if op == "d" else {"after": row}
+    return change(postgres("photos", lsn), None, None, op=op, **of_delete)
+
+
+@pytest.mark.parametrize("stage", [False, True])
+@pytest.mark.parametrize(("mode", "texts"), [(None, ("AP/+", "")), ("base64", ("AP/+", "")), ("hex", ("00fffe", ""))])
+def test_texts_of_bytes_become_the_bytes_of_a_varbinary(
+    debezium: DebeziumShop, mode: str | None, texts: tuple[str, str], stage: bool
+) -> None:
+    debezium.ask(BYTES)
+    debezium.put(
+        photos(1, "r", id=1, photo=texts[0], name="a"),
+        photos(2, "r", id=2, photo=texts[1], name="b"),
+        photos(3, "r", id=3, photo=None, name="c"),
+    )
+    settings: dict[str, Any] = {"binary_handling_mode": mode, "tables": {"public.photos": "photos"}}
+    debezium.go(stage=stage, **settings)
+    photo = [(1, "00FFFE", "a"), (2, "", "b"), (3, None, "c")]
+    assert debezium.ask("SELECT id, hex(photo), name FROM shop.photos ORDER BY id") == photo
+
+
+def test_bytes_that_an_update_leaves_out_stay_and_a_torn_text_becomes_a_dead_letter(debezium: DebeziumShop) -> None:
+    debezium.ask(BYTES)
+    debezium.put(photos(1, "r", id=1, photo="AP/+", name="a"), photos(2, "r", id=2, photo="AA==", name="b"))
+    debezium.put(photos(3, "u", id=1, photo=UNAVAILABLE, name="c"), photos(4, "d", id=2, photo="AA==", name="b"))
+    debezium.put(photos(5, "c", id=4, photo="no base64", name="d"))
+    settings: dict[str, Any] = {"transactions": "none", "tables": {"public.photos": "photos"}}
+    debezium.go(on_bad_rows="quarantine", **settings)
+    assert debezium.ask("SELECT id, hex(photo), name FROM shop.photos ORDER BY id") == [(1, "00FFFE", "c")]
+    (letter,) = debezium.ask(f"SELECT load_columns, reason FROM shop.{DEAD_LETTER_TABLE}")
+    assert letter[0] == "`photo`=to_binary(`photo`, 'encode64')"
+    assert "column photo: it is no text of bytes (base64)" in letter[1]
+    debezium.ask(
+        f"UPDATE shop.{DEAD_LETTER_TABLE} SET content = replace(content, 'no base64', 'AQI=') WHERE position > 0"
+    )
+    server = debezium.server
+    place = ["--load-url", server.load_url, "--query-url", server.query_url, "--database", database_of(server)]
+    place += ["--username", debezium.options().username]
+    assert cli.main(["dead-letter", "replay", "--job", "test", *place]) == 0
+    assert debezium.ask("SELECT hex(photo) FROM shop.photos WHERE id = 4") == [("0102",)]

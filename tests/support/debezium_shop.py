@@ -21,7 +21,7 @@ _SINK = (
     "schema_changes",
     "shuffle",
 )  # options of the sink, not the assembly
-_PARSING = ("decimal_handling_mode", "tables", "time_precision_mode")  # arguments of the stage's parser
+_PARSING = ("binary_handling_mode", "decimal_handling_mode", "tables", "time_precision_mode")  # of the stage's parser
 Changes = dict[str, Any]
 _TEXTS = "topic STRING, partition INT, offset BIGINT, key STRING, value STRING, time BIGINT"
 

@@ -10,9 +10,11 @@ from functools import cached_property
 from typing import Any, Final
 
 from starrocks_txn_sink.coordinator.model import SEPARATOR
+from starrocks_txn_sink.options.decoding import Encoding
 from starrocks_txn_sink.rows import columns
-from starrocks_txn_sink.rows.json_members import spans_of
-from starrocks_txn_sink.rows.target import TargetColumn
+from starrocks_txn_sink.rows.json_members import Number, spans_of
+from starrocks_txn_sink.rows.target import MOST_BYTES, TargetColumn
+from starrocks_txn_sink.rows.values.byte_texts import count_bytes
 from starrocks_txn_sink.rows.values.defaults import Filling, filling_of
 from starrocks_txn_sink.rows.values.rules import Unfit, Value, fitted
 
@@ -29,7 +31,8 @@ class UnfitColumn(Exception):
 class RowRules:
     """The columns of a table by which its rows are judged; times are written in `zone` (None: UTC).
 
-    With `encodes_bytes` a text stands for bytes (base64, hex), and a VARBINARY would keep its letters: it is refused.
+    The server decodes the texts of `decoded` columns, which stand for bytes. With `encodes_bytes` texts do so
+    everywhere, and a VARBINARY that is not decoded would keep the letters: they are refused.
     A member without a column is no matter of this judgement, nor is a column that the server fills by itself.
     """
 
@@ -38,6 +41,7 @@ class RowRules:
     fillings: Mapping[str, Filling | None] = field(default_factory=dict)
     """What rows without a column get, by the columns that have a DEFAULT; None for one that the sink cannot write."""
     encodes_bytes: bool = False
+    decoded: Mapping[str, Encoding] = field(default_factory=dict)
     moment: float = 0.0
     """The time that CURRENT_TIMESTAMP is, in seconds since the Unix epoch."""
 
@@ -48,6 +52,7 @@ class RowRules:
         zone: tzinfo | None = None,
         *,
         encodes_bytes: bool = False,
+        decoded: Mapping[str, Encoding] | None = None,
         moment: float = 0.0,
     ) -> RowRules:
         """The rules of a table's columns, without those that are generated.
@@ -59,8 +64,12 @@ class RowRules:
             for column in table
             if not column.generated
         }
-        fillings = {name: filling_of(column) for name, column in known.items() if column.default is not None}
-        return cls(known, zone, fillings, encodes_bytes, moment)
+        fillings = {
+            name: None if column.default and name in (decoded or {}) else filling_of(column)
+            for name, column in known.items()
+            if column.default is not None
+        }
+        return cls(known, zone, fillings, encodes_bytes, decoded or {}, moment)
 
     @property
     def timed(self) -> bool:
@@ -121,6 +130,8 @@ class RowRules:
                 return raw
             raise UnfitColumn(name, "is NULL, and the column is NOT NULL")
         try:
+            if name in self.decoded:
+                return self._bytes(column, value, raw)
             if self.encodes_bytes and column.type.name == "VARBINARY":
                 raise Unfit(_LETTERS)
             return fitted(column.type, Value(value, raw, self.zone))
@@ -128,6 +139,17 @@ class RowRules:
             if deletes and not column.key:
                 return "null" if column.nullable else column.type.placeholder or raw
             raise UnfitColumn(name, str(fault)) from None
+
+    def _bytes(self, column: TargetColumn, value: Any, raw: str) -> str:
+        """A text that stands for bytes of the column. Raises Unfit."""
+        encoding = self.decoded[column.name]
+        text = isinstance(value, str) and not isinstance(value, Number)
+        size = count_bytes(value, encoding) if text else None
+        if size is None:
+            raise Unfit(f"is no text of bytes ({_ENCODINGS[encoding]}), or one of more than {MOST_BYTES} letters")
+        if column.type.length is not None and size > column.type.length:
+            raise Unfit(f"has more than the {column.type.length} bytes of the column")
+        return raw
 
     def _complete(self, row: str, seen: Mapping[str, Any], deletes: bool) -> str:
         """The row with the DEFAULTs of the columns that it leaves out; of a delete, of those in the key."""
@@ -153,9 +175,11 @@ class RowRules:
 
 
 _LETTERS: Final = (
-    "is a text that stands for bytes, and a VARBINARY keeps its letters: make the column a VARCHAR for the text, "
-    "or decode it in the property `columns` of the table, as in raw, photo = to_binary(raw, 'encode64')"
+    "is a text that stands for bytes, and a VARBINARY keeps its letters unless the sink has them decoded, which it "
+    "decides when the query starts: start the query again; or decode it in the property `columns` of the table, as in "
+    "photo = to_binary(photo, 'encode64'); or make the column a VARCHAR for the text"
 )
+_ENCODINGS: Final = {Encoding.BASE64: "base64", Encoding.HEX: "hexadecimal"}
 _MISSING: Final = (
     "is missing in a row, and becomes NULL and not its DEFAULT, which only the server computes: name the columns that "
     "rows have in the property `columns` of the table, or write a value"

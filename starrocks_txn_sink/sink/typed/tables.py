@@ -30,6 +30,8 @@ _SELECT = (
 )
 COLUMNS_SQL = _SELECT.format("TABLE_NAME IN ({})")
 """Parameters: the database and the tables' names; replace `{}` by as many `%s`."""
+BYTES_SQL = _SELECT.format("LOWER(LEFT(COLUMN_TYPE, 9)) = 'varbinary'")
+"""The VARBINARY columns of all tables. Parameter: the database."""
 NOT_NULL_SQL = _SELECT.format("IS_NULLABLE = 'NO'")
 """The NOT NULL columns of all tables, including the columns of primary keys. Parameter: the database."""
 
@@ -132,6 +134,19 @@ def required_columns(
     }
 
 
+def byte_columns(options: SinkOptions) -> dict[str, list[str]]:
+    """The VARBINARY columns of the database's tables, by table; none without `query_url`.
+
+    Raises QueryFailed or QueryRefused when the query fails.
+    """
+    if options.query_url is None:
+        return {}
+    deadline = Deadline.after(options.batch_deadline, SystemClock())
+    with contextlib.closing(LeaderConnection(options)) as connection:
+        tables = target_columns(connection.query(BYTES_SQL, (options.database,), deadline))
+    return {table: [column.name for column in columns if not column.generated] for table, columns in tables.items()}
+
+
 def named_by_rows(reports: Iterable[LaneReport], compared: Names) -> dict[str, frozenset[str]]:
     """The names in the JSON rows of a micro-batch by table; `compared` has the names that the lanes knew."""
     names_by_table: dict[str, frozenset[str]] = {}
@@ -156,10 +171,12 @@ def compare_columns(
 
     Only names count that are new, or missing for the first time: `before`: those of earlier rows, `names_gone` those
     that were missing before. With `again` all names count, but those without a column that were `told` before: a column
-    may have been dropped. What is unknown is added to `told`. `columns.unknown` reports a table without a column that rows name: the server drops such
-    values silently (wire contract 5.4). `columns.unnamed` reports a table whose only fault is that its first rows do
-    not name all columns, which become NULL; `columns.gone` one with columns that rows do not name any more. The case of
-    names counts, as on the server. Without `query_url` there are no events.
+    may have been dropped. What is unknown is added to `told`.
+
+    `columns.unknown` reports a table without a column that rows name: the server drops such values silently (wire
+    contract 5.4). `columns.unnamed` reports a table whose only fault is that its first rows do not name all columns,
+    which become NULL; `columns.gone` one with columns that rows do not name any more. The case of names counts, as on
+    the server. Without `query_url` there are no events.
     """
     nothing: frozenset[str] = frozenset()
     new = {table: names - before.get(table, nothing) for table, names in names_by_table.items()}

@@ -10,13 +10,13 @@ from pyspark.sql import types as T
 
 from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
 from starrocks_txn_sink.options import SinkOptions, load_properties
-from starrocks_txn_sink.options.load_properties import RENAMING
+from starrocks_txn_sink.options.decoding import Encoding, decoding
 from starrocks_txn_sink.options.sink_options import is_own_table
 from starrocks_txn_sink.rows.columns import Placeholders
 from starrocks_txn_sink.rows.keys import KeyColumn, TableKey
 from starrocks_txn_sink.rows.target import TargetColumn
 from starrocks_txn_sink.sink.typed.route import TableRoute, TypedRoute
-from starrocks_txn_sink.sink.typed.tables import PRIMARY_KEYS, Columns, Tables
+from starrocks_txn_sink.sink.typed.tables import PRIMARY_KEYS, Columns, Tables, byte_columns
 from starrocks_txn_sink.telemetry import get_logger
 
 _log = get_logger("sink")
@@ -96,15 +96,33 @@ def with_columns(options: SinkOptions, routes: Sequence[TypedRoute]) -> SinkOpti
     return replace(options, tables=tables)
 
 
+def with_decoding(options: SinkOptions, encoding: Encoding | None) -> SinkOptions:
+    """`options` with which the server decodes texts in VARBINARY columns, but where load properties rename columns.
+
+    With None texts stand for themselves. Columns that are decoded already stay so. Asks the server for its tables;
+    raises the errors of `byte_columns`.
+    """
+    if encoding is None:
+        return options
+    tables = dict(options.tables)
+    for table, columns in byte_columns(options).items():
+        properties, table_options = options.properties_of(table), options.options_of(table)
+        if columns and not load_properties.renames(properties) and not is_own_table(table):
+            decoded = {name: options.decoded(table).get(name, encoding) for name in columns}
+            header = {"columns": decoding(decoded)}
+            tables[table] = replace(table_options, properties={**table_options.properties, **header})
+    return options if tables == options.tables else replace(options, tables=tables)
+
+
 def _delete_placeholders(required: Columns, options: SinkOptions, routes: Sequence[TypedRoute]) -> Placeholders:
     """Placeholders for the `required` columns of tables; `options` are the user's, without the sink's headers.
 
-    A table is left out if its load properties give the keys of a JSON row another meaning (RENAMING).
+    A table is left out if its load properties give the keys of a JSON row another meaning.
     """
     routed = {route.table: {field.name.lower(): field.key for field in route.fields} for route in routes}
     fields_by_table: dict[str, dict[str, str]] = {}
     for table, columns in required.items():
-        if RENAMING & options.properties_of(table).keys():
+        if load_properties.renames(options.properties_of(table)):
             continue
         values = {column.name: column.type.placeholder for column in columns if not column.key}
         keys = routed.get(table, {name.lower(): name for name in values})

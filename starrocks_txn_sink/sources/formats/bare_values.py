@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from starrocks_txn_sink.coordinator.model import SEPARATOR
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options.checks import check_choice
+from starrocks_txn_sink.options.decoding import Encoding
 from starrocks_txn_sink.rows import columns, segments
 from starrocks_txn_sink.rows.json_members import members
 from starrocks_txn_sink.rows.metadata import numbers_by_table
@@ -36,6 +37,7 @@ from starrocks_txn_sink.sources.formats.connect_values import (
 
 TimeMode = Literal["adaptive", "adaptive_time_microseconds", "connect", "microseconds", "nanoseconds", "isostring"]
 DecimalMode = Literal["precise", "double", "string"]
+BinaryMode = Literal["bytes", "base64", "hex"]
 ColumnsOf = Callable[[str], Iterable[TargetColumn]]
 """The columns of a table whose values no schema explains."""
 
@@ -61,26 +63,33 @@ _PLACE: Final = (columns.PARTITION, columns.POSITION)
 
 @dataclass(frozen=True, slots=True)
 class ConnectorModes:
-    """`time.precision.mode` and `decimal.handling.mode` of a connector; None where its messages have a schema."""
+    """`time.precision.mode`, `decimal.handling.mode` and `binary.handling.mode` of a connector.
+
+    None is for the first two where messages have a schema, and for the last one Debezium's own.
+    """
 
     time: TimeMode | None = None
     decimal: DecimalMode | None = None
+    binary: BinaryMode | None = None
 
     def __post_init__(self) -> None:
         for name, mode, modes in (
             ("time_precision_mode", self.time, get_args(TimeMode)),
             ("decimal_handling_mode", self.decimal, get_args(DecimalMode)),
+            ("binary_handling_mode", self.binary, get_args(BinaryMode)),
         ):
             if mode is not None:
                 check_choice(name, mode, modes)
 
     @classmethod
-    def declared(cls, time: TimeMode | None, decimal: DecimalMode | None, registry: object) -> ConnectorModes:
+    def declared(
+        cls, time: TimeMode | None, decimal: DecimalMode | None, binary: BinaryMode | None, registry: object
+    ) -> ConnectorModes:
         """The modes by a user's arguments.
 
         Raises OptionError for another mode, and for one of decimals with a registry, whose schemas explain them all.
         """
-        modes = cls(time, decimal)
+        modes = cls(time, decimal, binary)
         if registry is not None and decimal is not None:
             raise OptionError(
                 "With a registry the schema explains every decimal, whatever the connector's mode is.",
@@ -88,6 +97,11 @@ class ConnectorModes:
                 option="decimal_handling_mode",
             )
         return modes
+
+    @property
+    def encoding(self) -> Encoding:
+        """How texts stand for bytes: a converter writes `bytes` in base64, too."""
+        return Encoding.HEX if self.binary == "hex" else Encoding.BASE64
 
     @property
     def metadata(self) -> dict[str, Any]:

@@ -96,6 +96,11 @@ class SourceColumn:
         return LONG_TEXT if self.long and self.type == TEXT else self.type
 
     @property
+    def stands_for_bytes(self) -> bool:
+        """Whether a text stands for bytes, which a VARBINARY gets as bytes."""
+        return self.note in (_BASE64, _BYTES_AS_TEXT)
+
+    @property
     def vague(self) -> bool:
         """Whether the type may be wider than the source's, because the schema does not say all of it."""
         return (self.type == TEXT and not self.unlimited) or self.note == _NO_PRECISION

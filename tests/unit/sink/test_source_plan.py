@@ -72,6 +72,15 @@ def refused(*sources: SourceTable, **more: object) -> str:
 # --- new tables ---
 
 
+def test_bytes_of_the_source_fit_a_varbinary_that_is_there() -> None:
+    """The server decodes their texts; a text of the source does not fit."""
+    fields = {"id": field("int64"), "photo": field("bytes"), "scan": field("string", source_type="BYTEA")}
+    target = (column("id", "BIGINT", key=True), column("photo", "VARBINARY"), column("scan", "VARBINARY(9)"))
+    assert plan(source(fields), target=target).refusals == []
+    text = {**fields, "scan": field("string", source_type="VARCHAR", source_length=2)}
+    assert "scan is VARBINARY(9) in the table, which does not hold" in refused(source(text), target=target)
+
+
 def test_a_table_has_its_source_s_key_first() -> None:
     assert statements(source(ORDERS, ("region", "id"))) == [
         "CREATE TABLE IF NOT EXISTS `shop`.`t` (`region` VARCHAR(8) NOT NULL, `id` BIGINT NOT NULL, "

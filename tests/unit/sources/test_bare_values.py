@@ -219,7 +219,7 @@ def test_a_row_that_is_null_is_for_the_lane_to_refuse() -> None:
 
 
 def test_modes_travel_in_metadata() -> None:
-    modes = ConnectorModes("connect", None)
+    modes = ConnectorModes("connect", None, "hex")
     assert ConnectorModes.of_metadata(modes.metadata) == modes
     assert ConnectorModes.of_metadata(ConnectorModes().metadata) == ConnectorModes()
     assert ConnectorModes.of_metadata({}) is None
@@ -231,6 +231,8 @@ def test_an_unknown_mode_and_a_mode_of_decimals_with_a_registry_are_refused() ->
     with pytest.raises(OptionError, match="decimal_handling_mode"):
         ConnectorModes(None, "exact")  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="registry"):
-        ConnectorModes.declared(None, "precise", object())
-    assert ConnectorModes.declared("connect", None, object()) == ConnectorModes("connect")  # Protobuf loses some types
-    assert ConnectorModes.declared(None, None, object()) == ConnectorModes()
+        ConnectorModes.declared(None, "precise", None, object())
+    with pytest.raises(OptionError, match="binary_handling_mode"):
+        ConnectorModes(None, None, "base64-url-safe")  # type: ignore[arg-type]
+    assert ConnectorModes.declared("connect", None, "hex", object()) == ConnectorModes("connect", None, "hex")
+    assert ConnectorModes.declared(None, None, None, object()) == ConnectorModes()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import random
 import uuid
@@ -10,8 +11,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from starrocks_txn_sink.compiled.values import ValueJudge
+from starrocks_txn_sink.options.decoding import Encoding
 from starrocks_txn_sink.rows.target import TargetColumn, parse_type
 from starrocks_txn_sink.rows.values.judgement import RowRules, UnfitColumn
 from tests.support.depth import scaled
@@ -201,6 +204,35 @@ def test_texts_that_stand_for_bytes_are_judged_alike() -> None:
     rows = [',{"c0":"AP/+"}', ',{"c0":null}', ',{"c0":1}', ",{}", ',{"__op":1,"c0":"AP/+"}']
     for encodes_bytes in (True, False):
         check(RowRules.of(columns, encodes_bytes=encodes_bytes), rows, pa.string())
+
+
+TEXTS_OF_BYTES = st.one_of(
+    st.binary(max_size=12).map(lambda content: base64.b64encode(content).decode()),
+    st.binary(max_size=12).map(bytes.hex),
+    st.text("AQgw/+=0aZ9fF-_\\\n ü", max_size=12),
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(texts=st.lists(TEXTS_OF_BYTES, min_size=1), hexadecimal=st.booleans(), most=st.integers(0, 9))
+def test_texts_that_the_server_decodes_are_judged_alike(texts: list[str], hexadecimal: bool, most: int) -> None:
+    columns = [TargetColumn("c0", parse_type(f"VARBINARY({most})"), nullable=False)]
+    decoded = {"c0": Encoding.HEX if hexadecimal else Encoding.BASE64}
+    rows = [f',{{"c0":{json.dumps(text, ensure_ascii=False)}}}' for text in texts]
+    check(RowRules.of(columns, encodes_bytes=True, decoded=decoded), [*rows, ',{"c0":1}', ',{"c0":null}'], pa.string())
+
+
+def test_bytes_as_most_connectors_write_them_are_judged_by_the_loop_alone(
+    monkeypatch: pytest.MonkeyPatch, loop: str
+) -> None:
+    if loop == "pure":
+        return
+    columns = [TargetColumn(name, parse_type("VARBINARY(3)")) for name in ("c0", "c1")]
+    rules = RowRules.of(columns, decoded={"c0": Encoding.BASE64, "c1": Encoding.HEX})
+    rows = [',{"c0":"AP/+","c1":"00fFfe"}', ',{"c0":"AA==","c1":""}', ',{"c0":"AP8=","c1":null}', ",{}"]
+    monkeypatch.setattr(RowRules, "fit", lambda *_: pytest.fail("Python judged a row"))
+    written, faults = ValueJudge([rules]).fit(pa.array(rows), np.zeros(len(rows), np.int32))
+    assert (written.to_pylist(), faults) == (rows, {})
 
 
 def test_the_loop_writes_defaults_by_itself(monkeypatch: pytest.MonkeyPatch, loop: str) -> None:

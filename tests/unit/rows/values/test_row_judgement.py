@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from zoneinfo import ZoneInfo
 
 import pytest
 
+from starrocks_txn_sink.options.decoding import Encoding
 from starrocks_txn_sink.rows.target import TargetColumn, parse_type
 from starrocks_txn_sink.rows.values.judgement import RowRules, UnfitColumn
 
@@ -166,3 +168,33 @@ def test_a_text_that_stands_for_bytes_is_refused_where_its_letters_would_be_kept
         assert RowRules.of((column,), encodes_bytes=True).fit(row) in (row, ',{"__op":1,"photo":null}')
     assert fault(',{"photo":"AP/+"}', RowRules.of((column,), encodes_bytes=True))[1].startswith("is a text that stands")
     assert RowRules.of((column,)).fit(',{"photo":"AP/+"}') == ',{"photo":"AP/+"}'
+
+
+@pytest.mark.parametrize(
+    ("encoding", "text", "fault_text"),
+    [
+        (Encoding.BASE64, "AP/+", None),
+        (Encoding.BASE64, "", None),
+        (Encoding.BASE64, "AP/", "is no text of bytes (base64)"),
+        (Encoding.BASE64, "AP-_", "is no text of bytes (base64)"),
+        (Encoding.BASE64, "AB==", "is no text of bytes (base64)"),  # the bits behind the byte are not 0
+        (Encoding.BASE64, "AP/+AP/+", "has more than the 4 bytes of the column"),
+        (Encoding.BASE64, "A" * 1_048_580, "is no text of bytes (base64), or one of more than 1048576 letters"),
+        (Encoding.HEX, "00fFFE", None),
+        (Encoding.HEX, "00f", "is no text of bytes (hexadecimal)"),
+        (Encoding.HEX, "\\x00ff", "is no text of bytes (hexadecimal)"),
+        (Encoding.HEX, "0011223344", "has more than the 4 bytes of the column"),
+    ],
+)
+def test_a_text_that_the_server_decodes_stands_for_bytes_of_the_column(
+    encoding: Encoding, text: str, fault_text: str | None
+) -> None:
+    rules = RowRules.of((TargetColumn("photo", parse_type("varbinary(4)")),), decoded={"photo": encoding})
+    row = f',{{"photo":{json.dumps(text)}}}'
+    if fault_text is None:
+        assert rules.fit(row) is row
+    else:
+        column, reason = fault(row, rules)
+        assert column == "photo"
+        assert reason.startswith(fault_text)
+    assert fault(',{"photo":1}', rules)[1].startswith("is no text of bytes")
