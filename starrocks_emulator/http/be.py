@@ -17,6 +17,9 @@ from starrocks_emulator.transactions.single import LabelTaken, SingleTable, not_
 STREAM_LOAD_PATH = re.compile(r"/api/([^/]+)/([^/]+)/_stream_load/?")
 
 
+_SCANS = "starrocks_be_pipe_connector_scan"
+
+
 class BackendService(Service):
     """The backend's port. It takes loads of a transaction without credentials (wire contract 7.2). What begins a
     transaction shows them, because the backend asks the frontend with them. What it refuses by the headers alone it
@@ -45,6 +48,8 @@ class BackendService(Service):
             raise Hangup(reset=True)
         if request.path == "/api/_load_error_log" and request.method == "GET":
             return self._error_log(request.query.get("file", ""))
+        if request.path == "/metrics" and request.method == "GET":
+            return self._metrics()
         if request.path == "/api/transaction/list":
             return messages.backend_json({"Status": "OK", "Transactions": []})
         target = STREAM_LOAD_PATH.fullmatch(request.path)
@@ -103,6 +108,15 @@ class BackendService(Service):
         objection = self._credentials.objection(request)
         if objection is not None:
             raise LoadRefused("ANALYSIS_ERROR", objection)
+
+    def _metrics(self) -> Response:
+        """How many threads are held (wire contract 4.16), in Prometheus' format."""
+        threads = self._backend.threads
+        counts = {"running": threads.running, "pending": threads.waiting}
+        lines = [
+            f"# TYPE {_SCANS}_{name}_tasks gauge\n{_SCANS}_{name}_tasks {count}\n" for name, count in counts.items()
+        ]
+        return Response(200, "".join(lines).encode(), {"Content-Type": "text/plain; version=0.0.4"})
 
     def _error_log(self, log_id: str) -> Response:
         try:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pymysql
 import pytest
+import requests
 
 from starrocks_emulator.server import Emulator
 from starrocks_emulator.settings import Generation, Settings
@@ -80,6 +81,17 @@ def test_a_load_holds_its_thread_until_the_timeout_of_begin(stage: Stage) -> Non
     while threads.running and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not threads.running
+
+
+def test_a_metric_of_the_backend_counts_them(stage: Stage) -> None:
+    def held() -> list[int]:
+        text = requests.get(f"http://127.0.0.1:{stage.emulator.be_port}/metrics", timeout=10).text
+        return [int(line.split()[1]) for line in text.splitlines() if not line.startswith("#")]
+
+    label = stage.opened(THREADS + 1)
+    assert held() == [THREADS, 1]
+    stage.client.rollback(label)
+    assert held() == [0, 0]
 
 
 def test_as_many_tables_as_threads_commit_and_queries_wait_before(stage: Stage) -> None:
