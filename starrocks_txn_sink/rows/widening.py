@@ -18,6 +18,8 @@ def holds(type_: TargetType, other: TargetType) -> bool:
     """Whether a column of `type_` has room for each value of a column of type `other`, as rows write it."""
     if type_.name in _TEXTS and other.name not in ("OTHER", "VARBINARY"):
         return (type_.length or STRING_BYTES) >= _width(other)
+    if type_.name in BITS and other.name == "DECIMAL":
+        return other.scale == 0 and other.precision < _DIGITS[type_.name]
     if type_.name in BITS and other.name in ("BOOLEAN", *BITS):
         return other.name == "BOOLEAN" or BITS[type_.name] >= BITS[other.name]
     if type_.name == "DECIMAL":
@@ -27,6 +29,8 @@ def holds(type_: TargetType, other: TargetType) -> bool:
         return type_.precision - type_.scale >= whole and type_.scale >= other.scale
     if type_.name in _EXACT_BITS and other.name in BITS:
         return _EXACT_BITS[type_.name] >= BITS[other.name]
+    if type_.name in _EXACT_BITS and other.name == "DECIMAL":
+        return other.scale == 0 and 10**other.precision <= 1 << _EXACT_BITS[type_.name]
     if type_.items:
         pairs = zip(type_.items, other.items, strict=False)
         return type_.name == other.name and all(holds(item[1], other_item[1]) for item, other_item in pairs)
@@ -51,7 +55,7 @@ def rounds(type_: TargetType, other: TargetType) -> bool:
 
 def _width(kind: TargetType) -> int:
     if kind.name == "DECIMAL":
-        return kind.precision + 3  # a sign, a point, and a zero in front of it
+        return kind.precision + (3 if kind.scale else 1)  # a sign; a point, and a zero in front of it
     if kind.name in _DIGITS:
         return _DIGITS[kind.name] + 1
     return kind.length or _WIDTHS.get(kind.name, STRING_BYTES)

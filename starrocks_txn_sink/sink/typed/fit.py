@@ -13,6 +13,7 @@ from typing import Any
 from pyspark.sql import Column, functions as F, types as T
 
 from starrocks_txn_sink.rows.target import BITS, TargetType
+from starrocks_txn_sink.rows.widening import holds
 from starrocks_txn_sink.spark_version import JSON_TEXTS, VariantType, is_valid_utf8
 
 Encode = Callable[[Column], Column]
@@ -23,15 +24,13 @@ NOT_UTF8 = "is no valid UTF-8"
 NOT_JSON = "is a text that is not JSON"
 NEGATIVE = "is negative, and a BITMAP has no such numbers"
 
-_DIGITS = {"TINYINT": 2, "SMALLINT": 4, "INT": 9, "BIGINT": 18, "LARGEINT": 38}
+_NUMBERS = (*BITS, "FLOAT", "DOUBLE", "DECIMAL")
 _INTEGERS: dict[type[T.DataType], str] = {
     T.ByteType: "TINYINT",
     T.ShortType: "SMALLINT",
     T.IntegerType: "INT",
     T.LongType: "BIGINT",
 }
-_MOST_DIGITS = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 19}
-_EXACT_BITS = {"FLOAT": 24, "DOUBLE": 53}
 _TEXTS = ("CHAR", "VARCHAR", "STRING")
 _NESTED = (T.StructType, T.ArrayType, T.MapType)
 _KEYS = (T.StringType, T.ByteType, T.ShortType, T.IntegerType, T.LongType)
@@ -146,29 +145,16 @@ def _boolean(_source: T.BooleanType, target: TargetType, _: Zones) -> RuleResult
 
 
 def _integer(source: T.IntegralType, target: TargetType, _: Zones) -> RuleResult:
-    kind = natural(source).name
-    if target.name in BITS:
-        return Fit() if BITS[kind] <= BITS[target.name] else _narrowing(source, target)
-    if target.name == "DECIMAL":
-        whole = target.precision - target.scale
-        return Fit() if whole >= _MOST_DIGITS[kind] else _narrowing(source, target)
-    if target.name in _EXACT_BITS:
-        return Fit() if BITS[kind] <= _EXACT_BITS[target.name] else _narrowing(source, target)
+    if target.name in _NUMBERS:
+        return Fit() if holds(target, natural(source)) else _narrowing(source, target)
     return Fit() if target.name == "JSON" else None
 
 
 def _decimal(source: T.DecimalType, target: TargetType, _: Zones) -> RuleResult:
     as_text = Fit(lambda column: column.cast("string"))
-    if target.name == "JSON":
-        return as_text
-    if target.name == "DECIMAL":
-        whole = source.precision - source.scale
-        fits = source.scale <= target.scale and whole <= target.precision - target.scale
-        return as_text if fits else _narrowing(source, target)
-    if target.name in _DIGITS:
-        fits = source.scale == 0 and source.precision <= _DIGITS[target.name]
-        return as_text if fits else _narrowing(source, target)
-    return _narrowing(source, target) if target.name in _EXACT_BITS else None
+    if target.name in _NUMBERS:
+        return as_text if holds(target, natural(source)) else _narrowing(source, target)
+    return as_text if target.name == "JSON" else None
 
 
 def _floating(source: T.FloatType | T.DoubleType, target: TargetType, _: Zones) -> RuleResult:
@@ -177,9 +163,9 @@ def _floating(source: T.FloatType | T.DoubleType, target: TargetType, _: Zones) 
         # to_json writes the shortest text of a float; read as a double, this text is another number
         widened = isinstance(source, T.FloatType)
         return Fit((lambda column: column.cast("double")) if widened else None, finite)
-    if target.name == "FLOAT":
-        return Fit(None, finite) if isinstance(source, T.FloatType) else _narrowing(source, target)
-    return _narrowing(source, target) if target.name in (*BITS, "DECIMAL") else None
+    if target.name in _NUMBERS:
+        return Fit(None, finite) if holds(target, natural(source)) else _narrowing(source, target)
+    return None
 
 
 def _text(_source: T.StringType, target: TargetType, _: Zones) -> RuleResult:

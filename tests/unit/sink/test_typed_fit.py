@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,18 @@ from pyspark.sql import types as T
 
 from starrocks_txn_sink import SinkOptions, TableOptions, TableRoute
 from starrocks_txn_sink.errors import InputError
-from starrocks_txn_sink.rows.target import TargetColumn, may_count, parse_type, target_columns, with_counters
+from starrocks_txn_sink.rows.json_members import value_at
+from starrocks_txn_sink.rows.target import (
+    BITS,
+    TargetColumn,
+    TargetType,
+    may_count,
+    parse_type,
+    target_columns,
+    with_counters,
+)
+from starrocks_txn_sink.rows.values.rules import Value, fitted
+from starrocks_txn_sink.rows.widening import holds
 from starrocks_txn_sink.sink.typed.fit import Fit, fit, natural
 from starrocks_txn_sink.sink.typed.route import NOT_NULL, TypedRoute
 from starrocks_txn_sink.sink.typed.tables import Tables
@@ -87,6 +99,50 @@ def test_what_would_lose_something_is_refused_with_the_reason(source: T.DataType
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.simpleString())
 def test_every_type_fits_the_one_that_is_closest_to_it(source: T.DataType) -> None:
     assert isinstance(fit(source, natural(source)), Fit)
+
+
+NUMBER_TYPES = [
+    *(T.ByteType(), T.ShortType(), T.IntegerType(), T.LongType(), T.FloatType(), T.DoubleType()),
+    *(
+        T.DecimalType(precision, scale)
+        for precision in (1, 2, 5, 9, 15, 18, 38)
+        for scale in (0, 1)
+        if scale < precision
+    ),
+]
+NUMBER_COLUMNS = [
+    *("TINYINT", "SMALLINT", "INT", "BIGINT", "LARGEINT", "FLOAT", "DOUBLE"),
+    *(str(natural(kind)) for kind in NUMBER_TYPES if isinstance(kind, T.DecimalType)),
+]
+
+
+@pytest.mark.parametrize("target", NUMBER_COLUMNS)
+def test_a_column_of_a_frame_fits_where_one_of_a_source_s_schema_does(target: str) -> None:
+    """`rows.widening` is the one judge: a plan and a frame agree on each pair of types of numbers."""
+    for source in NUMBER_TYPES:
+        fits = isinstance(fit(source, parse_type(target)), Fit)
+        assert fits == holds(parse_type(target), natural(source)), source
+
+
+@pytest.mark.parametrize("target", NUMBER_COLUMNS)
+def test_a_column_that_has_room_for_a_type_keeps_each_of_its_numbers(target: str) -> None:
+    """What a plan and a frame promise, the judgement of values keeps: the least and the greatest number, and a 1."""
+    kind = parse_type(target)
+    for source in map(natural, NUMBER_TYPES):
+        if source.name in ("FLOAT", "DOUBLE") or not holds(kind, source):
+            continue
+        for text in _extremes(source):
+            for raw in (text, f'"{text}"'):
+                value = value_at(raw, 0)[0]
+                new = fitted(kind, Value(value, raw)).strip('"')
+                assert Decimal(new) == Decimal(text), (source, raw)
+
+
+def _extremes(kind: TargetType) -> list[str]:
+    if kind.name == "DECIMAL":
+        most = "9" * (kind.precision - kind.scale) + ("." + "9" * kind.scale if kind.scale else "")
+        return [f"-{most}", most, "1"]
+    return [str(-(2 ** (BITS[kind.name] - 1))), str(2 ** (BITS[kind.name] - 1) - 1), "1"]
 
 
 def test_nulls_without_a_type_go_anywhere() -> None:
