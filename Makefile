@@ -13,7 +13,7 @@ setup: $(STAMP)
 DEMO := .venv-demo
 $(STAMP): LOCK := requirements.lock
 $(DEMO)/.installed: LOCK := requirements-demo.lock
-$(STAMP): requirements.lock pyproject.toml starrocks_txn_sink/__init__.py $(wildcard starrocks_txn_sink/*.[ch]) tools/compile.py
+$(STAMP): requirements.lock pyproject.toml starrocks_txn_sink/__init__.py $(wildcard starrocks_txn_sink/compiled/*.[ch]) tools/compile.py
 $(DEMO)/.installed: requirements-demo.lock
 $(STAMP) $(DEMO)/.installed:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -112,6 +112,11 @@ sabotage: setup
 .PHONY: explore
 explore: setup
 	$(BIN)/python -m tests.exploration $(ARGS)
+
+# The compiled loops with sanitizers, which end the run at the first wrong access to memory and undefined arithmetic.
+.PHONY: sanitize
+sanitize: setup
+	$(BIN)/python -m tools.sanitize $(ARGS)
 
 # Random replies and random events; ARGS="--replies N --events N --seed S".
 .PHONY: fuzz

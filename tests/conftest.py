@@ -14,6 +14,7 @@ import pytest
 
 from starrocks_emulator.server import Emulator
 from starrocks_emulator.settings import Settings
+from starrocks_txn_sink.compiled import library
 from starrocks_txn_sink.sink.failures import FAILURES
 from starrocks_txn_sink.telemetry import REPEATS
 from tests import jvm
@@ -27,6 +28,14 @@ UNIT_SECONDS = 60
 
 os.environ.setdefault("JDK_JAVA_OPTIONS", jvm.options())
 gc.disable()  # while tests are collected: nearly all objects stay, and to look for others takes a third of the time
+
+
+def pytest_configure() -> None:
+    """Without the loops their tests would be skipped, and all others take longer."""
+    if library.LIBRARY.exists() and library.library() is None:
+        pytest.exit(
+            "_compiled.so cannot be used, or was built from other C files: make setup", pytest.ExitCode.USAGE_ERROR
+        )
 
 
 @pytest.hookimpl(tryfirst=True)

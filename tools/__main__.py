@@ -11,6 +11,7 @@ from tools import errors
 from tools.alerts import RUNBOOK, rules
 from tools.diagrams import DIAGRAMS, svg
 from tools.grafana import dashboard_json
+from tools.layout import layout_py
 from tools.pages import PAGES, with_parts
 from tools.runbook import runbook_page
 
@@ -26,6 +27,7 @@ def generate() -> Mapping[str, str]:
         "docs/inside/conformance.md": conformance.with_recordings(conformance.PAGE.read_text(encoding="utf-8")),
         "docker/grafana/dashboards/starrocks-txn-sink.json": dashboard_json(),
         "docker/prometheus/alerts.yml": rules(),
+        "starrocks_txn_sink/compiled/layout.py": layout_py(),
         "starrocks_txn_sink/metrics/page/operations.html": runbook_page(
             pages[RUNBOOK], {code: pages[errors.path(code)] for code in errors.CODES}
         ),

@@ -7,6 +7,7 @@ STARROCKS_TXN_SINK_PLATFORM the platform that it compiles for: `.ci/release` doe
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
 import shlex
@@ -30,7 +31,7 @@ class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
         package = Path(self.root) / "starrocks_txn_sink"
         library = package / "_compiled.so"
         library.unlink(missing_ok=True)
-        fault = _compile(sorted(package.glob("*.c")), library)
+        fault = compile_loops(package / "compiled", library)
         if fault:
             self.app.display_warning(f"Building without the compiled loop, which is optional: {fault}")
             return
@@ -39,16 +40,20 @@ class CompileHook(BuildHookInterface):  # type: ignore[type-arg]
         build_data["tag"] = f"py3-none-{_platform()}"
 
 
-def _compile(sources: Sequence[Path], library: Path) -> str:
+def compile_loops(folder: Path, library: Path, flags: Sequence[str] = FLAGS) -> str:
     """Compile; returns why that failed, or an empty text. Running processes keep the library that they have loaded."""
     if os.environ.get("STARROCKS_TXN_SINK_PURE") == "1":
         return "STARROCKS_TXN_SINK_PURE is 1"
+    files, number = _sources(folder)
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
-    with tempfile.TemporaryDirectory(dir=library.parent, prefix=".compile-") as folder:
-        target = Path(folder) / library.name
+    with tempfile.TemporaryDirectory(dir=library.parent, prefix=".compile-") as place:
+        target = Path(place) / library.name
         try:
             subprocess.run(
-                [*compiler, *FLAGS, "-o", str(target), *map(str, sources)], check=True, capture_output=True, text=True
+                [*compiler, *flags, f"-DSOURCES={number}", "-o", str(target), *files],
+                check=True,
+                capture_output=True,
+                text=True,
             )
         except OSError as error:
             return f"no C compiler ({error})"
@@ -56,6 +61,20 @@ def _compile(sources: Sequence[Path], library: Path) -> str:
             return f"the C compiler failed: {error.stderr[-500:]}"
         target.replace(library)
     return ""
+
+
+def _sources(folder: Path) -> tuple[list[str], int]:
+    """The files to compile and the number of all, as the package counts it.
+
+    Its other modules need more than a build has.
+    """
+    spec = importlib.util.spec_from_file_location("sources", folder / "sources.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    files = module.sources(folder)
+    return [str(file) for file in files if file.suffix == ".c"], module.number_of(files)
 
 
 def _platform() -> str:

@@ -8,18 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from starrocks_txn_sink.compiled.layout import KeyText, Plan
 from starrocks_txn_sink.compiled.library import TEXTS, is_available, library
-from starrocks_txn_sink.compiled.rewrites import Plan
 from starrocks_txn_sink.rows.key_sizes import KeySize
 from starrocks_txn_sink.rows.segments import bounds_of
 
-_MOST_TEXTS: Final = 64  # of a key, a bit each in compiled.c
-
-
-class _KeyText(ctypes.Structure):
-    """The struct `KeyText` of compiled.c."""
-
-    _fields_ = (("name", ctypes.c_char_p), ("name_size", ctypes.c_int64))
+_MOST_TEXTS: Final = 64  # of a key, a bit each in rows.c
 
 
 class LongKeys:
@@ -52,4 +46,4 @@ class LongKeys:
 
 def _key_texts(size: KeySize | None) -> Any:
     names = [name.encode() for name in size.texts[:_MOST_TEXTS]] if size is not None else []
-    return (_KeyText * len(names))(*(_KeyText(name, len(name)) for name in names))
+    return (KeyText * len(names))(*(KeyText(name, len(name)) for name in names))

@@ -1,4 +1,4 @@
-"""Compiled loops over JSON, and messages of Kafka, Avro and Protobuf (`compiled.c`), where the installation has them.
+"""Compiled loops over JSON, and messages of Kafka, Avro and Protobuf, where the installation has them.
 
 The loops are optional: a wheel for a platform brings them, and a source tree with a C compiler builds them
 (`tools/compile.py`). Without them everything works more slowly, with the same results: the C parser takes only plain
@@ -15,10 +15,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from starrocks_txn_sink.compiled.layout import Column, MemberKind
+from starrocks_txn_sink.compiled.sources import number_of, sources
+
 LIBRARY: Final = Path(__file__).parents[1] / "_compiled.so"
 PURE: Final = "STARROCKS_TXN_SINK_PURE"
 """The environment variable that turns the compiled loops off, with the value 1."""
-ABI: Final = 19  # that of compiled.c; a library with another number is not used
 MOST_BYTES: Final = (1 << 31) - (1 << 16)  # offsets of 32 bits
 _FREE_JUDGEMENTS: Final = 64
 _VALUES_A_JUDGEMENT: Final = 16
@@ -32,26 +34,9 @@ def most_judgements(values: int) -> int:
 
 
 TEXTS: Final = (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
-TEXT, WHOLE, STRING, OBJECT, LIST = range(5)  # the kinds of compiled.c
 
 Functions = Mapping[str, tuple[Any, Sequence[Any]]]
 """The functions of a C library by name: the type of the result, and those of the arguments."""
-
-
-class Column(ctypes.Structure):
-    """The struct `Column` of compiled.c, which ends with the fields of its struct `Binary` (`ends` to `nulls`)."""
-
-    _fields_ = (
-        ("name", ctypes.c_char_p),
-        ("name_size", ctypes.c_int64),
-        ("kind", ctypes.c_int64),
-        ("first", ctypes.c_int64),
-        ("members", ctypes.c_int64),
-        ("ends", ctypes.c_void_p),
-        ("data", ctypes.c_void_p),
-        ("valid", ctypes.c_void_p),
-        ("nulls", ctypes.c_int64),
-    )
 
 
 def is_available() -> bool:
@@ -61,16 +46,19 @@ def is_available() -> bool:
 
 @cache
 def library() -> Any:
-    """The compiled loops; None where this process cannot use them."""
+    """The compiled loops; None where this process cannot use them.
+
+    In a source tree the library has to be built from the C files that are there: one of other files would read memory
+    in another way than Python writes it. A wheel has no C files, and its library came with its modules.
+    """
     try:
         loops = ctypes.CDLL(str(LIBRARY))
-        abi = loops.txn_sink_abi()
+        declare(loops, "txn_sink_", _FUNCTIONS)
+        built_from = loops.txn_sink_sources()
     except (OSError, AttributeError):  # not there, in a zip file, or of another platform
         return None
-    if abi != ABI:
-        return None
-    declare(loops, "txn_sink_", _FUNCTIONS)
-    return loops
+    files = sources(Path(__file__).parent)
+    return None if files and built_from != number_of(files) else loops
 
 
 _POINTER, _NUMBER = ctypes.c_void_p, ctypes.c_int64
@@ -79,6 +67,8 @@ _REWRITE: Final = (
     *(_POINTER, _NUMBER, ctypes.POINTER(_NUMBER), _POINTER, _NUMBER),
 )
 _FUNCTIONS: Final[Functions] = {
+    "sources": (_NUMBER, ()),
+    "slack": (ctypes.c_int32, ()),
     "read": (
         _NUMBER,
         (
@@ -127,7 +117,7 @@ class Buffers:
         self._ends = pa.allocate_buffer(4 * (rows + 1)) if texts else None
         self._data = pa.allocate_buffer(size if texts else 8 * rows, resizable=True)
 
-    def column(self, kind: int = TEXT, name: bytes = b"", first: int = 0, members: int = 0) -> Column:
+    def column(self, kind: int = MemberKind.TEXT, name: bytes = b"", first: int = 0, members: int = 0) -> Column:
         ends = self._ends and self._ends.address
         return Column(name, len(name), kind, first, members, ends, self._data.address, self._valid.address, 0)
 

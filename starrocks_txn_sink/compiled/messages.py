@@ -6,24 +6,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from starrocks_txn_sink.compiled.library import Buffers, Column, library
-
-
-class Message(ctypes.Structure):
-    """`rd_kafka_message_t` of librdkafka."""
-
-    _fields_ = (
-        ("error", ctypes.c_int32),
-        ("topic", ctypes.c_void_p),
-        ("partition", ctypes.c_int32),
-        ("value", ctypes.c_void_p),
-        ("value_size", ctypes.c_size_t),
-        ("key", ctypes.c_void_p),
-        ("key_size", ctypes.c_size_t),
-        ("offset", ctypes.c_int64),
-        ("of_librdkafka", ctypes.c_void_p),
-    )
-
+from starrocks_txn_sink.compiled.layout import Column, Message
+from starrocks_txn_sink.compiled.library import Buffers, library
 
 HEADER: Final = pa.struct([("key", pa.string()), ("value", pa.binary())])
 

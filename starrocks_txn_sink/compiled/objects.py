@@ -8,20 +8,8 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from starrocks_txn_sink.compiled.library import (
-    LIST,
-    MOST_BYTES,
-    OBJECT,
-    STRING,
-    TEXT,
-    TEXTS,
-    WHOLE,
-    Buffers,
-    Column,
-    is_available,
-    library,
-    most_judgements,
-)
+from starrocks_txn_sink.compiled.layout import Column, MemberKind
+from starrocks_txn_sink.compiled.library import MOST_BYTES, TEXTS, Buffers, is_available, library, most_judgements
 from starrocks_txn_sink.rows.segments import Bools, bounds_of
 
 _SHAPES: Final = 1 << 13  # many more than a micro-batch has, unless rows leave members out at random
@@ -138,12 +126,12 @@ def _tree_of(fields: pa.Schema) -> list[tuple[pa.Field, int, int]]:
 
 
 def _kind(kind: pa.DataType, outermost: bool) -> int:
-    """The kind in compiled.c of a column of this type."""
+    """The kind of a column of this type."""
     if pa.types.is_struct(kind):
-        return OBJECT
+        return MemberKind.OBJECT
     if kind == LIST_TEXT:
-        return LIST
-    return WHOLE if kind == pa.int64() else TEXT if outermost else STRING
+        return MemberKind.LIST
+    return MemberKind.WHOLE if kind == pa.int64() else MemberKind.TEXT if outermost else MemberKind.STRING
 
 
 class Shapes:

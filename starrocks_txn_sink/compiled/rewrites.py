@@ -7,76 +7,29 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from starrocks_txn_sink.compiled import layout
 from starrocks_txn_sink.compiled.library import MOST_BYTES, TEXTS, is_available, library, most_judgements
 from starrocks_txn_sink.rows.segments import Bools, bounds_of
 
 
-class _Conversion(ctypes.Structure):
-    """The struct `Conversion` of compiled.c."""
-
-    _fields_ = (
-        ("name", ctypes.c_char_p),
-        ("name_size", ctypes.c_int64),
-        ("kind", ctypes.c_int64),
-        ("number", ctypes.c_int64),
-        ("array", ctypes.c_int64),
-        ("bare", ctypes.c_int64),
-    )
-
-
-class _Rule(ctypes.Structure):
-    """The struct `Rule` of compiled.c."""
-
-    _fields_ = (
-        ("name", ctypes.c_char_p),
-        ("name_size", ctypes.c_int64),
-        ("kind", ctypes.c_int64),
-        ("number", ctypes.c_int64),
-        ("text", ctypes.c_char_p),
-        ("text_size", ctypes.c_int64),
-        ("to", ctypes.c_char_p),
-        ("to_size", ctypes.c_int64),
-    )
-
-
-class Plan(ctypes.Structure):
-    """The struct `Plan` of compiled.c."""
-
-    _fields_ = (("members", ctypes.c_void_p), ("count", ctypes.c_int64), ("only_named", ctypes.c_int64))
-
-
-class _ColumnRule(ctypes.Structure):
-    """The struct `ColumnRule` of compiled_values.c."""
-
-    _fields_ = (
-        ("name", ctypes.c_char_p),
-        ("name_size", ctypes.c_int64),
-        *((name, ctypes.c_int64) for name in ("kind", "number", "whole", "nullable", "needed")),
-        ("inner", ctypes.c_void_p),
-        ("filler", ctypes.c_void_p),
-        ("filler_size", ctypes.c_int64),
-        ("base", ctypes.c_int64),
-    )
-
-
-def _conversion(member: tuple[bytes, int, int, bool, bool]) -> _Conversion:
+def _conversion(member: tuple[bytes, int, int, bool, bool]) -> layout.Conversion:
     name, *numbers = member
-    return _Conversion(name, len(name), *numbers)
+    return layout.Conversion(name, len(name), *numbers)
 
 
-def _rule(member: tuple[bytes, int, int, bytes, bytes]) -> _Rule:
+def _rule(member: tuple[bytes, int, int, bytes, bytes]) -> layout.Rule:
     name, kind, number, text, to = member
-    return _Rule(name, len(name), kind, number, text, len(text), to, len(to))
+    return layout.Rule(name, len(name), kind, number, text, len(text), to, len(to))
 
 
 Conversions = Sequence[tuple[bytes, int, int, bool, bool]]
-"""The members of rows: the name, the kind in compiled.c, its number, whether it is an array, and whether it is bare."""
+"""The members of rows: the name, its ConversionKind, its number, whether it is an array, and whether it is bare."""
 
 Rules = Sequence[tuple[bytes, int, int, bytes, bytes]]
-"""The members of rows: the name, the kind in compiled.c, its number, its text, and the new name with a colon."""
+"""The members of rows: the name, its RuleKind, its number, its text, and the new name with a colon."""
 
 ValueRule = tuple[int, int, int, bool, tuple[tuple[str, "ValueRule"], ...]]
-"""A rule of compiled_values.c: the kind, its number, `whole`, whether NULL is kept, and the rules of parts by name."""
+"""A ColumnRule: the kind, its number, `whole`, whether NULL is kept, and the rules of parts by name."""
 
 _Numbers = np.ndarray[Any, np.dtype[np.int32]]
 _JudgeRow = Callable[[int], bytes | None]
@@ -91,7 +44,7 @@ def convert_rows(
     each row that is not plain, by its number: the row rewritten, None if it does not fit. None as in `read_objects`.
     """
     return _rewrite(
-        "convert", rows, _plans(_Conversion, (map(_conversion, plan) for plan in plans)), plan_numbers, judge
+        "convert", rows, _plans(layout.Conversion, (map(_conversion, plan) for plan in plans)), plan_numbers, judge
     )
 
 
@@ -99,16 +52,18 @@ def apply_rules(
     rows: pa.Array, plans: Sequence[Rules], plan_numbers: _Numbers, judge: _JudgeRow, *, only_named: bool = False
 ) -> tuple[pa.Array, Bools] | None:
     """JSON rows with their members left out, renamed and masked, or `only_named` ones; see `convert_rows`."""
-    all_plans = _plans(_Rule, (map(_rule, plan) for plan in plans), only_named=only_named)
+    all_plans = _plans(layout.Rule, (map(_rule, plan) for plan in plans), only_named=only_named)
     return _rewrite("apply_rules", rows, all_plans, plan_numbers, judge)
 
 
 def _plans(
     kind: type[ctypes.Structure], plans: Iterable[Iterable[ctypes.Structure]], *, only_named: bool = False
 ) -> Any:
-    """The structs `Plan` of compiled.c, each with its members."""
+    """The plans, each with its members."""
     members = [(kind * len(plan))(*plan) for plan in map(tuple, plans)]
-    plan_array: Any = (Plan * len(members))(*(Plan(ctypes.addressof(plan), len(plan), only_named) for plan in members))
+    plan_array: Any = (layout.Plan * len(members))(
+        *(layout.Plan(ctypes.addressof(plan), len(plan), only_named) for plan in members)
+    )
     plan_array.members = members  # they live as long as what points to them
     return plan_array
 
@@ -123,8 +78,8 @@ class ColumnRules:
     def __init__(self, tables: Sequence[Sequence[Column]]) -> None:
         self._kept: list[object] = []  # lives as long as what points to it
         plans = [(self._array(columns), len(columns), sum(column[2] & 1 for column in columns)) for columns in tables]
-        self.plans: Any = (Plan * len(plans))(
-            *(Plan(ctypes.addressof(array), count, needed) for array, count, needed in plans)
+        self.plans: Any = (layout.Plan * len(plans))(
+            *(layout.Plan(ctypes.addressof(array), count, needed) for array, count, needed in plans)
         )
 
     def misfits(self, rows: pa.Array, tables: _Numbers) -> np.ndarray[Any, np.dtype[np.int64]] | None:
@@ -148,11 +103,11 @@ class ColumnRules:
 
     def _array(self, columns: Iterable[Column]) -> Any:
         rules = [self._rule(*column) for column in columns]
-        array = (_ColumnRule * len(rules))(*rules)
+        array = (layout.ColumnRule * len(rules))(*rules)
         self._kept.append(array)
         return array
 
-    def _rule(self, name: str, rule: ValueRule, needed: int, filler: str, base: int) -> _ColumnRule:
+    def _rule(self, name: str, rule: ValueRule, needed: int, filler: str, base: int) -> layout.ColumnRule:
         *numbers, parts = rule
         text, filling = f'"{name}":'.encode(), filler.encode()
         inner = self._array((*part, 0, "", 0) for part in parts) if parts else None
@@ -160,34 +115,11 @@ class ColumnRules:
         place = ctypes.create_string_buffer(filling, len(filling)) if filling else None  # the loop writes into it
         self._kept.append(place)
         place_address = None if place is None else ctypes.addressof(place)
-        return _ColumnRule(text, len(text), *numbers, needed, address, place_address, len(filling), base)
-
-
-class _AvroType(ctypes.Structure):
-    """The struct `AvroType` of compiled.c."""
-
-    _fields_ = (
-        ("kind", ctypes.c_int64),
-        ("first", ctypes.c_int64),
-        ("count", ctypes.c_int64),
-        ("text", ctypes.c_char_p),
-        ("text_size", ctypes.c_int64),
-    )
-
-
-class _MessageSchema(ctypes.Structure):
-    """The structs `AvroSchema` and `ProtoSchema` of compiled.c."""
-
-    _fields_ = (
-        ("parts", ctypes.c_void_p),
-        ("before", ctypes.c_char_p),
-        ("before_size", ctypes.c_int64),
-        ("header", ctypes.c_int64),
-    )
+        return layout.ColumnRule(text, len(text), *numbers, needed, address, place_address, len(filling), base)
 
 
 AvroTypes = Sequence[tuple[int, int, int, bytes]]
-"""The types of a schema: the kind in compiled.c, the number of the first part, the count of parts, and the text."""
+"""The types of a schema: the AvroKind, the number of the first part, the count of parts, and the text."""
 
 AvroSchema = tuple[AvroTypes, bytes, int]
 """The types, the text in front of the JSON (an object that ends behind it), and the bytes in front of a value."""
@@ -200,17 +132,7 @@ def write_avro(
 
     A message with -1 gives an empty text. `judge` is asked as `convert_rows` does, without the compiled loop about all.
     """
-    return _write_by_schemas("avro", _AvroType, messages, schemas, schema_numbers, judge)
-
-
-class _ProtoField(ctypes.Structure):
-    """The struct `ProtoField` of compiled.c."""
-
-    _fields_ = (
-        *((name, ctypes.c_int64) for name in ("number", "kind", "label", "first", "count", "oneof")),
-        ("text", ctypes.c_char_p),
-        ("text_size", ctypes.c_int64),
-    )
+    return _write_by_schemas("avro", layout.AvroType, messages, schemas, schema_numbers, judge)
 
 
 ProtobufSchema = tuple[Sequence[tuple[int, int, int, int, int, int, bytes]], bytes, int]
@@ -221,7 +143,7 @@ def write_protobuf(
     messages: pa.Array, schemas: Sequence[ProtobufSchema], schema_numbers: _Numbers, judge: _JudgeRow
 ) -> tuple[pa.Array, Bools]:
     """Messages of Protobuf as JSON; the terms are those of `write_avro`."""
-    return _write_by_schemas("protobuf", _ProtoField, messages, schemas, schema_numbers, judge)
+    return _write_by_schemas("protobuf", layout.ProtoField, messages, schemas, schema_numbers, judge)
 
 
 def _write_by_schemas(
@@ -238,8 +160,11 @@ def _write_by_schemas(
         for parts, *_ in schemas
     ]
     pairs = zip(parts, schemas, strict=True)
-    schema_array = (_MessageSchema * len(schemas))(
-        *(_MessageSchema(ctypes.addressof(part), before, len(before), header) for part, (_, before, header) in pairs)
+    schema_array = (layout.MessageSchema * len(schemas))(
+        *(
+            layout.MessageSchema(ctypes.addressof(part), before, len(before), header)
+            for part, (_, before, header) in pairs
+        )
     )
     before = sum(len(text) for _, text, _ in schemas) // max(len(schemas), 1)
     room = 3 * messages.nbytes + before * len(messages)
@@ -292,7 +217,7 @@ def _rewrite(
     return pa.Array.from_buffers(pa.string(), len(rows), buffers, rows.null_count), fits
 
 
-_LEAST_ROOM: Final = 1 << 12  # more than compiled.c needs for one value
+_LEAST_ROOM: Final = 1 << 12  # more than a loop needs for one value
 
 
 def _more_room(buffer: pa.ResizableBuffer, least: int) -> int:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from starrocks_txn_sink.compiled.layout import ColumnKind
 from starrocks_txn_sink.compiled.rewrites import Column, ColumnRules, ValueRule
 from starrocks_txn_sink.options.decoding import Encoding
 from starrocks_txn_sink.rows.segments import Bools
@@ -17,22 +18,19 @@ from starrocks_txn_sink.rows.target import BITS, TargetType
 from starrocks_txn_sink.rows.values.judgement import RowRules, UnfitColumn
 from starrocks_txn_sink.rows.values.rules import DOCUMENT_BYTES, TABLE
 
-# The kinds of compiled_values.c; ASK leaves each value but NULL to Python.
-_ANY, _BOOLEAN, _INTEGER, _FLOATING, _DECIMAL, _DAY, _MOMENT, _TEXT, _CHAR, _DOCUMENT, _ARRAY, _ASK = range(12)
-_MAP, _STRUCT, _BYTES = 12, 13, 14
 _KINDS: Final = {
-    "BOOLEAN": _BOOLEAN,
-    **dict.fromkeys(BITS, _INTEGER),
-    **dict.fromkeys(("FLOAT", "DOUBLE"), _FLOATING),
-    "DECIMAL": _DECIMAL,
-    "DATE": _DAY,
-    "DATETIME": _MOMENT,
-    **dict.fromkeys(("VARCHAR", "STRING", "VARBINARY"), _TEXT),
-    "CHAR": _CHAR,
-    "JSON": _DOCUMENT,
-    "ARRAY": _ARRAY,
-    "MAP": _MAP,
-    "STRUCT": _STRUCT,
+    "BOOLEAN": ColumnKind.BOOLEAN,
+    **dict.fromkeys(BITS, ColumnKind.INTEGER),
+    **dict.fromkeys(("FLOAT", "DOUBLE"), ColumnKind.FLOATING),
+    "DECIMAL": ColumnKind.DECIMAL,
+    "DATE": ColumnKind.DAY,
+    "DATETIME": ColumnKind.MOMENT,
+    **dict.fromkeys(("VARCHAR", "STRING", "VARBINARY"), ColumnKind.TEXT),
+    "CHAR": ColumnKind.CHAR,
+    "JSON": ColumnKind.DOCUMENT,
+    "ARRAY": ColumnKind.ARRAY,
+    "MAP": ColumnKind.MAP,
+    "STRUCT": ColumnKind.STRUCT,
 }
 _FLOAT_BITS: Final = {"FLOAT": 32, "DOUBLE": 64}
 _NO_LIMIT: Final = 1 << 62
@@ -97,16 +95,16 @@ def _columns_of(table: RowRules) -> list[Column]:
         rule = _rule_of(column.type, column.nullable, utc=table.zone is None)
         if name in table.decoded:
             most = _NO_LIMIT if column.type.length is None else column.type.length
-            rule = _BYTES, most, int(table.decoded[name] is Encoding.HEX), column.nullable, ()
+            rule = ColumnKind.BYTES, most, int(table.decoded[name] is Encoding.HEX), column.nullable, ()
         elif table.encodes_bytes and column.type.name == "VARBINARY":
-            rule = _ASK, 0, 0, column.nullable, ()
+            rule = ColumnKind.ASK, 0, 0, column.nullable, ()
         rules.append((name, rule, (name in needed) + 2 * (name in key), *table.filler(name)))
     return rules
 
 
 def _rule_of(kind: TargetType, nullable: bool, *, utc: bool) -> ValueRule:
     if kind.name not in TABLE:
-        return _ANY, 0, 0, nullable, ()
+        return ColumnKind.ANY, 0, 0, nullable, ()
     number, whole = 0, 0
     if kind.name in ("CHAR", "VARCHAR", "STRING", "VARBINARY"):
         number = _NO_LIMIT if kind.length is None else kind.length
@@ -121,4 +119,4 @@ def _rule_of(kind: TargetType, nullable: bool, *, utc: bool) -> ValueRule:
     else:
         number = BITS.get(kind.name, _FLOAT_BITS.get(kind.name, 0))
     parts = tuple((name, _rule_of(part, True, utc=utc)) for name, part in kind.items)
-    return _KINDS.get(kind.name, _ASK), number, whole, nullable, parts
+    return _KINDS.get(kind.name, ColumnKind.ASK), number, whole, nullable, parts

@@ -22,8 +22,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
+from starrocks_txn_sink.compiled.layout import Message
 from starrocks_txn_sink.compiled.library import PURE, is_available, library
-from starrocks_txn_sink.compiled.messages import Message, Messages, UnreadableHeaders
+from starrocks_txn_sink.compiled.messages import Messages, UnreadableHeaders
 from starrocks_txn_sink.compiled.objects import ORIGIN, read_objects
 from starrocks_txn_sink.sources.formats import txn_events
 from starrocks_txn_sink.sources.formats.txn_events import TxnEventLines
@@ -299,7 +300,7 @@ def forgotten() -> Iterator[None]:
 @pytest.mark.parametrize("why", ["missing", "another version", "not a library", "unwanted"])
 def test_python_does_without_it(why: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     if why == "another version":
-        monkeypatch.setattr("starrocks_txn_sink.compiled.library.ABI", -1)
+        monkeypatch.setattr("starrocks_txn_sink.compiled.library.number_of", lambda _: -1)
     elif why == "unwanted":
         monkeypatch.setenv(PURE, "1")
     else:
@@ -432,7 +433,7 @@ def build(place: Path, **environment: str) -> Path:
 
 def has_library(wheel: Path) -> bool:
     names = zipfile.ZipFile(wheel).namelist()
-    assert not any(name.endswith(".c") for name in names)
+    assert not any(name.endswith((".c", ".h")) for name in names)
     return "starrocks_txn_sink/_compiled.so" in names
 
 

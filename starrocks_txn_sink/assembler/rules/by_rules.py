@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.intake import Mask, one_array, value_set
+from starrocks_txn_sink.compiled.layout import RuleKind
 from starrocks_txn_sink.compiled.rewrites import apply_rules
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options.table_rules import (
@@ -37,7 +38,6 @@ from starrocks_txn_sink.rows.json_members import members
 from starrocks_txn_sink.rows.metadata import Numbers, heads_of, numbers_by_table, with_heads, without_time
 
 _UNCHANGED, _AS_COLUMN = f'"{columns.UNCHANGED}":', f'"{UNCHANGED_COLUMNS}":'
-_KEEP: Final = 0  # a kind of compiled.c
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +214,6 @@ def _only(rows: pa.Array, names: Sequence[str]) -> pa.Array:
         )
         return f"{{{members_left}}}".encode()
 
-    plan = [(name.encode(), _KEEP, 0, b"", b"") for name in names]
+    plan = [(name.encode(), RuleKind.KEEP, 0, b"", b"") for name in names]
     output = apply_rules(rows, [plan], np.zeros(len(rows), dtype=np.int32), judge, only_named=True)
     return output[0] if output is not None else pa.array([judge(number).decode() for number in range(len(rows))])

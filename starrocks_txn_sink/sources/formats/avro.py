@@ -20,9 +20,10 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
+from starrocks_txn_sink.compiled.layout import AvroKind
 from starrocks_txn_sink.compiled.rewrites import write_avro
 from starrocks_txn_sink.rows.segments import Bools
-from starrocks_txn_sink.sources.formats.avro_schemas import Kind, Schema, Type
+from starrocks_txn_sink.sources.formats.avro_schemas import Schema, Type
 
 _DEEPEST: Final = 300  # levels of one value; Python's own limit is 1000 calls
 
@@ -63,32 +64,32 @@ class _Reader:
         if depth > _DEEPEST:
             raise ValueError(depth)
         match kind.kind:
-            case Kind.UNION:
+            case AvroKind.UNION:
                 return self.value(self._part(kind), depth + 1)
-            case Kind.ARRAY | Kind.MAP:
+            case AvroKind.ARRAY | AvroKind.MAP:
                 return self._items(kind, depth + 1)
-            case Kind.RECORD:
+            case AvroKind.RECORD:
                 fields = self.types[kind.first : kind.first + kind.count]
                 return b"{" + b",".join(field.text + self.value(field, depth + 1) for field in fields) + b"}"
-            case Kind.BYTES | Kind.FIXED:
-                size = kind.count if kind.kind is Kind.FIXED else self.number()
+            case AvroKind.BYTES | AvroKind.FIXED:
+                size = kind.count if kind.kind is AvroKind.FIXED else self.number()
                 return b'"' + base64.b64encode(self._bytes(size)) + b'"'
             case _:
                 return self._scalar(kind)
 
     def _scalar(self, kind: Type) -> bytes:
         match kind.kind:
-            case Kind.BOOLEAN:
+            case AvroKind.BOOLEAN:
                 return (b"false", b"true")[self._bytes(1)[0]]
-            case Kind.LONG:
+            case AvroKind.LONG:
                 return b"%d" % self.number()
-            case Kind.FLOAT:
+            case AvroKind.FLOAT:
                 return real(struct.unpack("<f", self._bytes(4))[0], narrow=True)
-            case Kind.DOUBLE:
+            case AvroKind.DOUBLE:
                 return real(struct.unpack("<d", self._bytes(8))[0], narrow=False)
-            case Kind.STRING:
+            case AvroKind.STRING:
                 return orjson.dumps(self._bytes(self.number()).decode())
-            case Kind.ENUM:
+            case AvroKind.ENUM:
                 return self._part(kind).text
             case _:
                 return b"null"
@@ -118,7 +119,7 @@ class _Reader:
         return self.types[kind.first + number]
 
     def _items(self, kind: Type, depth: int) -> bytes:
-        is_map, pieces = kind.kind is Kind.MAP, list[bytes]()
+        is_map, pieces = kind.kind is AvroKind.MAP, list[bytes]()
         while count := self.number():
             if count < 0:
                 self.number()  # the bytes of the block
@@ -131,7 +132,7 @@ class _Reader:
 
 
 def real(number: float, *, narrow: bool) -> bytes:
-    """The shortest spelling that reads as the same number, as compiled.c writes it."""
+    """The shortest spelling that reads as the same number, as the compiled loop writes it."""
     if not math.isfinite(number):
         return b'"NaN"' if math.isnan(number) else b'"Infinity"' if number > 0 else b'"-Infinity"'
     digits = range(6, 10) if narrow else range(15, 18)

@@ -6,46 +6,28 @@ Connect's own converter leaves in Avro's schema what it needs to make Connect's 
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
 
+from starrocks_txn_sink.compiled.layout import AvroKind
 from starrocks_txn_sink.compiled.rewrites import AvroSchema
 
 _CONNECT: Final = "org.apache.kafka.connect.data."
 _TIME: Final = "io.debezium.time."
 
 
-class Kind(enum.IntEnum):
-    """A type of Avro; the numbers are those of compiled.c. `int` is a LONG, for both are written alike."""
-
-    NULL = 0
-    BOOLEAN = 1
-    LONG = 2
-    FLOAT = 3
-    DOUBLE = 4
-    BYTES = 5
-    STRING = 6
-    FIXED = 7
-    ENUM = 8
-    ARRAY = 9
-    MAP = 10
-    UNION = 11
-    RECORD = 12
-
-
 _PRIMITIVES: Final = {
-    "null": (Kind.NULL, ""),
-    "boolean": (Kind.BOOLEAN, "boolean"),
-    "int": (Kind.LONG, "int32"),
-    "long": (Kind.LONG, "int64"),
-    "float": (Kind.FLOAT, "float"),
-    "double": (Kind.DOUBLE, "double"),
-    "bytes": (Kind.BYTES, "bytes"),
-    "string": (Kind.STRING, "string"),
+    "null": (AvroKind.NULL, ""),
+    "boolean": (AvroKind.BOOLEAN, "boolean"),
+    "int": (AvroKind.LONG, "int32"),
+    "long": (AvroKind.LONG, "int64"),
+    "float": (AvroKind.FLOAT, "float"),
+    "double": (AvroKind.DOUBLE, "double"),
+    "bytes": (AvroKind.BYTES, "bytes"),
+    "string": (AvroKind.STRING, "string"),
 }
 """The kind of a primitive type, and Connect's name of it."""
 
@@ -69,7 +51,7 @@ class Type:
     `text` stands in front of a field, or is a symbol. A fixed has `count` bytes.
     """
 
-    kind: Kind = Kind.NULL
+    kind: AvroKind = AvroKind.NULL
     first: int = 0
     count: int = 0
     text: bytes = b""
@@ -154,9 +136,9 @@ class _SchemaReader:
             self.types[number].kind, own = _PRIMITIVES[kind]
             return _described({"type": schema.get("connect.type", own)}, schema, kind)
         if kind == "array":
-            return _described(self._items(number, Kind.ARRAY, schema["items"], namespace), schema)
+            return _described(self._items(number, AvroKind.ARRAY, schema["items"], namespace), schema)
         if kind == "map":
-            return _described(self._items(number, Kind.MAP, schema["values"], namespace), schema)
+            return _described(self._items(number, AvroKind.MAP, schema["values"], namespace), schema)
         return self._definition(number, schema, namespace)
 
     def _named(self, number: int, name: str, namespace: str) -> dict[str, Any]:
@@ -175,16 +157,16 @@ class _SchemaReader:
         return connect
 
     def _union(self, number: int, branches: Sequence[Any], namespace: str) -> dict[str, Any]:
-        first = self._parts(number, Kind.UNION, len(branches))
+        first = self._parts(number, AvroKind.UNION, len(branches))
         inner = [self._fill(first + place, branch, namespace) for place, branch in enumerate(branches)]
         types = [branch for branch in inner if branch["type"]]
         if len(types) != 1:  # Connect has no name for a choice of several types
             return {"type": "string", "optional": True}
         return types[0] | {"optional": len(types) < len(branches)}
 
-    def _items(self, number: int, kind: Kind, items: Any, namespace: str) -> dict[str, Any]:
+    def _items(self, number: int, kind: AvroKind, items: Any, namespace: str) -> dict[str, Any]:
         inner = self._fill(self._parts(number, kind, 1), items, namespace)
-        if kind is Kind.ARRAY:
+        if kind is AvroKind.ARRAY:
             return {"type": "array", "items": inner}
         return {"type": "map", "keys": {"type": "string", "optional": False}, "values": inner}
 
@@ -196,10 +178,10 @@ class _SchemaReader:
         self.numbers[full] = number
         kind = schema["type"]
         if kind == "fixed":
-            self.types[number].kind, self.types[number].count = Kind.FIXED, int(schema["size"])
+            self.types[number].kind, self.types[number].count = AvroKind.FIXED, int(schema["size"])
             connect = _described({"type": "bytes"}, schema, kind)
         elif kind == "enum":
-            first = self._parts(number, Kind.ENUM, len(schema["symbols"]))
+            first = self._parts(number, AvroKind.ENUM, len(schema["symbols"]))
             for place, symbol in enumerate(schema["symbols"]):
                 self.types[first + place].text = orjson.dumps(symbol)
             connect = _described({"type": "string"}, schema)
@@ -213,7 +195,7 @@ class _SchemaReader:
         return connect
 
     def _fields(self, number: int, fields: Sequence[Mapping[str, Any]], namespace: str) -> list[dict[str, Any]]:
-        first = self._parts(number, Kind.RECORD, len(fields))
+        first = self._parts(number, AvroKind.RECORD, len(fields))
         described = []
         for place, member in enumerate(fields):
             self.types[first + place].text = orjson.dumps(member["name"]) + b":"
@@ -223,7 +205,7 @@ class _SchemaReader:
             )
         return described
 
-    def _parts(self, number: int, kind: Kind, count: int) -> int:
+    def _parts(self, number: int, kind: AvroKind, count: int) -> int:
         """Make room for the parts of type `number`; returns the number of the first one."""
         first = len(self.types)
         self.types += (Type() for _ in range(count))

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from starrocks_txn_sink.compiled.layout import ConversionKind as Kind
 from starrocks_txn_sink.coordinator.model import SEPARATOR
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options.checks import check_choice
@@ -26,14 +27,7 @@ from starrocks_txn_sink.rows.json_members import members
 from starrocks_txn_sink.rows.metadata import numbers_by_table
 from starrocks_txn_sink.rows.target import BITS, TargetColumn
 from starrocks_txn_sink.rows.value_kinds import ValueKind, kind_of, members_of
-from starrocks_txn_sink.sources.formats.connect_values import (
-    Conversion,
-    Kind,
-    Plan,
-    convert_row,
-    convert_rows,
-    is_base64,
-)
+from starrocks_txn_sink.sources.formats.connect_values import Conversion, Plan, convert_row, convert_rows, is_base64
 
 TimeMode = Literal["adaptive", "adaptive_time_microseconds", "connect", "microseconds", "nanoseconds", "isostring"]
 DecimalMode = Literal["precise", "double", "string"]

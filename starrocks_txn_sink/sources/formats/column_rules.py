@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.verified.intake import COLLECTION
 from starrocks_txn_sink.compiled import rewrites
+from starrocks_txn_sink.compiled.layout import RuleKind
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options.table_rules import (
     COMMIT_TIME,
@@ -40,12 +41,11 @@ from starrocks_txn_sink.rows.target import MOST_BYTES
 from starrocks_txn_sink.sources.formats.connect_types import SourceColumn
 from starrocks_txn_sink.sources.formats.raw_format import SOURCE_TIME
 
-_KEEP, _ODD, _DROP, _CUT, _CONSTANT, _NAMES, _HASH = 0, 1, 20, 22, 23, 24, 21  # the kinds of compiled.c
 _KINDS: Final = {
-    MaskKind.SHA256: _HASH,
-    MaskKind.TRUNCATE: _CUT,
-    MaskKind.CONSTANT: _CONSTANT,
-    MaskKind.NULL: _CONSTANT,
+    MaskKind.SHA256: RuleKind.HASH,
+    MaskKind.TRUNCATE: RuleKind.CUT,
+    MaskKind.CONSTANT: RuleKind.CONSTANT,
+    MaskKind.NULL: RuleKind.CONSTANT,
 }
 _EARLY: Final = (COMMIT_TIME, SOURCE_TABLE)  # the assembler does not hand on what these two come from
 _YEARS: Final = (-62_135_596_800, 253_402_300_800)  # the years 1 and 10000, in seconds since the Unix epoch
@@ -237,17 +237,17 @@ def _dumps(value: object) -> str:
 
 
 def _flat(rules: RulesOfTable) -> rewrites.Rules:
-    """The rules for compiled.c."""
-    plan = [(name, _ODD, 0, b"", b"") for name in rules.taken]
+    """The rules for the compiled loop."""
+    plan = [(name, RuleKind.ODD, 0, b"", b"") for name in rules.taken]
     for name in sorted(rules.named):
         mask, to = rules.masks.get(name), rules.rename.get(name)
         renamed = b"" if to is None else f"{_dumps(to)}:".encode()
         if name in rules.drop:
-            plan.append((name, _DROP, 0, b"", b""))
+            plan.append((name, RuleKind.DROP, 0, b"", b""))
         elif mask is None:
-            plan.append((name, _KEEP, 0, b"", renamed))
+            plan.append((name, RuleKind.KEEP, 0, b"", renamed))
         else:
             text = mask.text if mask.kind is MaskKind.SHA256 else _constant(mask)
             plan.append((name, _KINDS[mask.kind], mask.count, text.encode("utf-8", "replace"), renamed))
-    plan.append((UNCHANGED, _NAMES, 0, b"", b""))
+    plan.append((UNCHANGED, RuleKind.NAMES, 0, b"", b""))
     return [(name.encode("utf-8", "replace"), *parts) for name, *parts in plan]  # type: ignore[misc]

@@ -13,15 +13,10 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final
 
+from starrocks_txn_sink.compiled.layout import ConversionKind as Kind
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.rows.target import MOST_BYTES, STRING_BYTES
-from starrocks_txn_sink.sources.formats.connect_values import (
-    Conversion,
-    Kind,
-    conversion_of,
-    is_unsigned_bigint,
-    source_type,
-)
+from starrocks_txn_sink.sources.formats.connect_values import Conversion, conversion_of, is_unsigned_bigint, source_type
 
 TEXT: Final = "STRING"
 LONG_TEXT: Final = f"VARCHAR({MOST_BYTES})"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import enum
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -22,28 +21,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.compiled import rewrites
+from starrocks_txn_sink.compiled.layout import ConversionKind as Kind
 from starrocks_txn_sink.coordinator.model import SEPARATOR
 from starrocks_txn_sink.rows.json_members import Number, elements_of, members, spans_of, value_at
 from starrocks_txn_sink.rows.segments import Bools
 from starrocks_txn_sink.sources.formats.json_text import whole_number
-
-
-class Kind(enum.IntEnum):
-    """What a value is; the numbers are those of compiled.c. ODD has conversions inside, which Python alone knows."""
-
-    KEEP = 0
-    ODD = 1
-    DATE = 2
-    TIME = 3
-    TIMESTAMP = 4
-    ISO_DATE = 5
-    ISO_TIME = 6
-    ISO_TIMESTAMP = 7
-    DECIMAL = 8
-    VARIABLE_DECIMAL = 9
-    BITS = 10
-    DOCUMENT = 11
-    UNSIGNED = 12  # of 64 bits, in a signed number
 
 
 @dataclass(frozen=True, slots=True)

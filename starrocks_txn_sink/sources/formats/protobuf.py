@@ -18,12 +18,13 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from starrocks_txn_sink.compiled.layout import ProtoForm, ProtoKind, ProtoLabel
 from starrocks_txn_sink.compiled.rewrites import write_protobuf
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.rows.segments import Bools
 from starrocks_txn_sink.sources.formats.avro import real
 from starrocks_txn_sink.sources.formats.connect_values import clock_text, date_text, day_of, decimal_text
-from starrocks_txn_sink.sources.formats.protobuf_schemas import Field, Form, Kind, Label, LostNulls, Schema, read_schema
+from starrocks_txn_sink.sources.formats.protobuf_schemas import Field, LostNulls, Schema, read_schema
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor
@@ -221,7 +222,7 @@ class _Values:
         values: dict[int, list[int | bytes]] = {part.number: [] for part in fields}
         for number, wire, value in _Reader(content).fields():
             part = by_number[number]
-            if part.label in (Label.REPEATED, Label.MAP):
+            if part.label in (ProtoLabel.REPEATED, ProtoLabel.MAP):
                 values[number] += self._items(part, wire, value)
                 continue
             if wire != _wire_of(part):
@@ -229,7 +230,7 @@ class _Values:
             for other in fields:
                 if part.oneof and other.oneof == part.oneof and other is not part:
                     values[other.number] = []
-            earlier = values[number][:1] if part.kind >= Kind.MESSAGE else []
+            earlier = values[number][:1] if part.kind >= ProtoKind.MESSAGE else []
             values[number] = [_bytes(earlier[0]) + _bytes(value)] if earlier else [value]
         return values
 
@@ -237,7 +238,7 @@ class _Values:
         """The items of one occurrence of a repeated field; those of numbers may be packed."""
         if wire == _wire_of(part):
             return [value]
-        if wire != _SIZED or part.kind >= Kind.STRING:
+        if wire != _SIZED or part.kind >= ProtoKind.STRING:
             raise ValueError(wire)
         packed, items = _Reader(_bytes(value)), list[int | bytes]()
         while packed.at < len(packed.content):
@@ -245,19 +246,19 @@ class _Values:
         return items
 
     def _member(self, part: Field, values: list[int | bytes], depth: int) -> bytes:
-        if part.label is Label.REPEATED:
+        if part.label is ProtoLabel.REPEATED:
             return b"[" + b",".join(self._value(part, value, depth) for value in values) + b"]"
-        if part.label is Label.MAP:
+        if part.label is ProtoLabel.MAP:
             return self._map(part, values, depth)
         if values:
             return self._value(part, values[0], depth)
-        if part.label is Label.REQUIRED:
+        if part.label is ProtoLabel.REQUIRED:
             raise ValueError(part.number)
-        return b"null" if part.label is Label.OPTIONAL else self._zero(part, depth)
+        return b"null" if part.label is ProtoLabel.OPTIONAL else self._zero(part, depth)
 
     def _zero(self, part: Field, depth: int) -> bytes:
         """The value of an absent field without presence."""
-        return self._value(part, b"" if part.kind >= Kind.STRING else 0, depth)
+        return self._value(part, b"" if part.kind >= ProtoKind.STRING else 0, depth)
 
     def _map(self, part: Field, values: list[int | bytes], depth: int) -> bytes:
         key, inner = self._parts(part)
@@ -266,24 +267,24 @@ class _Values:
             read = self._read((key, inner), _bytes(entry))
             name = self._member(key, read[key.number], depth)
             pairs[name] = self._member(inner, read[inner.number], depth)
-        named = (name if key.kind is Kind.STRING else b'"' + name + b'"' for name in pairs)
+        named = (name if key.kind is ProtoKind.STRING else b'"' + name + b'"' for name in pairs)
         return b"{" + b",".join(name + b":" + value for name, value in zip(named, pairs.values(), strict=True)) + b"}"
 
     def _value(self, part: Field, value: int | bytes, depth: int) -> bytes:
         if isinstance(value, int):
             return self._scalar(part, value)
         match part.kind:
-            case Kind.STRING:
+            case ProtoKind.STRING:
                 return orjson.dumps(value.decode())
-            case Kind.BYTES:
+            case ProtoKind.BYTES:
                 return b'"' + base64.b64encode(value) + b'"'
-            case Kind.MESSAGE:
+            case ProtoKind.MESSAGE:
                 return self.message(part, value, depth + 1)
-            case Kind.WRAPPER:
+            case ProtoKind.WRAPPER:
                 (inner,) = self.all_fields[part.first : part.first + 1]
                 values = self._read((inner,), value)[inner.number]
                 return self._value(inner, values[0], depth) if values else self._zero(inner, depth)
-            case Kind.DECIMAL:
+            case ProtoKind.DECIMAL:
                 return self._decimal(part, value)
             case _:
                 text = self._time(part, value)
@@ -292,23 +293,25 @@ class _Values:
     def _scalar(self, part: Field, bits: int) -> bytes:
         signed = bits - _UINT64 if bits >= _UINT64 >> 1 else bits
         match part.kind:
-            case Kind.BOOL:
+            case ProtoKind.BOOL:
                 return (b"false", b"true")[bits]
-            case Kind.ENUM:
+            case ProtoKind.ENUM:
                 return {symbol.number: symbol.text for symbol in reversed(self._parts(part))}[signed]
-            case Kind.INT32 | Kind.SFIXED32:
+            case ProtoKind.INT32 | ProtoKind.SFIXED32:
                 number = signed - _UINT32 if _UINT32 >> 1 <= signed < _UINT32 else signed
                 return b"%d" % _within(number, -(_UINT32 >> 1), _UINT32 >> 1)
-            case Kind.INT64 | Kind.SFIXED64:
+            case ProtoKind.INT64 | ProtoKind.SFIXED64:
                 return b"%d" % signed
-            case Kind.SINT32 | Kind.SINT64:
-                return b"%d" % _zigzag(_within(bits, 0, _UINT32 if part.kind is Kind.SINT32 else _UINT64))
-            case Kind.FLOAT:
+            case ProtoKind.SINT32 | ProtoKind.SINT64:
+                return b"%d" % _zigzag(_within(bits, 0, _UINT32 if part.kind is ProtoKind.SINT32 else _UINT64))
+            case ProtoKind.FLOAT:
                 return real(struct.unpack("<f", bits.to_bytes(4, "little"))[0], narrow=True)
-            case Kind.DOUBLE:
+            case ProtoKind.DOUBLE:
                 return real(struct.unpack("<d", bits.to_bytes(8, "little"))[0], narrow=False)
             case _:
-                return b"%d" % _within(bits, 0, _UINT32 if part.kind in (Kind.UINT32, Kind.FIXED32) else _UINT64)
+                return b"%d" % _within(
+                    bits, 0, _UINT32 if part.kind in (ProtoKind.UINT32, ProtoKind.FIXED32) else _UINT64
+                )
 
     def _decimal(self, part: Field, content: bytes) -> bytes:
         """A confluent.type.Decimal: a number in two's complement, its digits' count, and its scale."""
@@ -317,9 +320,9 @@ class _Values:
         text = base64.b64encode(_bytes(values[1][0])).decode()
         if not text or not -_MOST_SCALE <= scale <= _MOST_SCALE:
             raise ValueError(scale)
-        if part.count == Form.OWN_SCALE:
+        if part.count == ProtoForm.OWN_SCALE:
             return f'{{"scale":{scale},"value":"{text}"}}'.encode()
-        if part.count == Form.PLAIN:
+        if part.count == ProtoForm.PLAIN:
             return f'"{decimal_text(text, scale)}"'.encode()
         if scale != part.first:
             raise ValueError(scale)
@@ -327,15 +330,15 @@ class _Values:
 
     def _time(self, part: Field, content: bytes) -> str:
         """A google.type.Date or TimeOfDay, or a google.protobuf.Timestamp."""
-        fields = _COUNTS[: {Kind.DATE: 3, Kind.TIME: 4}.get(part.kind, 2)]
+        fields = _COUNTS[: {ProtoKind.DATE: 3, ProtoKind.TIME: 4}.get(part.kind, 2)]
         values = self._read(fields, content).values()
         numbers = [int(self._value(_COUNTS[0], value[0], 0)) if value else 0 for value in values]
-        plain = part.count == Form.PLAIN
+        plain = part.count == ProtoForm.PLAIN
         zone = "" if plain else "Z"
-        if part.kind is Kind.DATE:
+        if part.kind is ProtoKind.DATE:
             year, month, day = numbers
             return date_text(_calendar_day(year, month, day, julian=not plain)) + zone
-        if part.kind is Kind.TIME:
+        if part.kind is ProtoKind.TIME:
             hour, minute, second, nanos = numbers
             if not (0 <= hour < 24 and 0 <= minute < 60 and 0 <= second < 60):
                 raise ValueError(numbers)
@@ -346,9 +349,9 @@ class _Values:
 
 
 _DECIMAL_FIELDS: Final = tuple(
-    Field(number, kind) for number, kind in enumerate((Kind.BYTES, Kind.UINT32, Kind.INT32), 1)
+    Field(number, kind) for number, kind in enumerate((ProtoKind.BYTES, ProtoKind.UINT32, ProtoKind.INT32), 1)
 )
-_COUNTS: Final = tuple(Field(number, Kind.INT64) for number in range(1, 5))
+_COUNTS: Final = tuple(Field(number, ProtoKind.INT64) for number in range(1, 5))
 
 
 def _bytes(value: int | bytes) -> bytes:
@@ -357,9 +360,9 @@ def _bytes(value: int | bytes) -> bytes:
 
 
 def _wire_of(part: Field) -> int:
-    if part.kind <= Kind.ENUM:
+    if part.kind <= ProtoKind.ENUM:
         return _VARINT
-    return _SIZED if part.kind >= Kind.STRING else _EIGHT if part.kind >= Kind.FIXED64 else _FOUR
+    return _SIZED if part.kind >= ProtoKind.STRING else _EIGHT if part.kind >= ProtoKind.FIXED64 else _FOUR
 
 
 def _within(number: int, least: int, beyond: int) -> int:

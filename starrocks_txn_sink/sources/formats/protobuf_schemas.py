@@ -7,13 +7,13 @@ NULL if the converter's `optional.for.nullables` or `wrapper.for.nullables` is s
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from starrocks_txn_sink.compiled.layout import ProtoForm, ProtoKind, ProtoLabel
 from starrocks_txn_sink.compiled.rewrites import ProtobufSchema
 
 if TYPE_CHECKING:
@@ -22,65 +22,17 @@ if TYPE_CHECKING:
     from starrocks_txn_sink.sources.formats.protobuf_files import ProtobufFile
 
 
-class Kind(enum.IntEnum):
-    """What a field is; the numbers are those of compiled.c."""
-
-    BOOL = 0
-    INT32 = 1
-    INT64 = 2
-    UINT32 = 3
-    UINT64 = 4
-    SINT32 = 5
-    SINT64 = 6
-    ENUM = 7
-    FIXED32 = 8
-    SFIXED32 = 9
-    FLOAT = 10
-    FIXED64 = 11
-    SFIXED64 = 12
-    DOUBLE = 13
-    STRING = 14
-    BYTES = 15
-    MESSAGE = 16
-    WRAPPER = 17
-    DECIMAL = 18
-    DATE = 19
-    TIME = 20
-    TIMESTAMP = 21
-
-
-class Label(enum.IntEnum):
-    """What an absent field means: its type's zero, NULL, an error; or that it may come several times."""
-
-    IMPLICIT = 0
-    OPTIONAL = 1
-    REQUIRED = 2
-    REPEATED = 3
-    MAP = 4
-
-
-class Form(enum.IntEnum):
-    """How a decimal is written: as base64 with the scale of its schema, with its own scale, or as a text for StarRocks.
-
-    So are dates and times, in ISO 8601 but for PLAIN.
-    """
-
-    CONNECT = 0
-    OWN_SCALE = 1
-    PLAIN = 2
-
-
 @dataclass(slots=True)
 class Field:
     """A field, or a value of an enum; the fields of its message, or an enum's values, are `count` ones from `first` on.
 
-    A decimal, a date or a time has a Form as `count`, and a decimal its scale as `first`. `text` stands in front of the
-    value, or is a symbol. Of the fields with the same `oneof`, unless it is 0, a message has one at most.
+    A decimal, a date or a time has a ProtoForm as `count`, and a decimal its scale as `first`. `text` stands in front
+    of the value, or is a symbol. Of the fields with the same `oneof`, unless it is 0, a message has one at most.
     """
 
     number: int = 0
-    kind: Kind = Kind.MESSAGE
-    label: Label = Label.OPTIONAL
+    kind: ProtoKind = ProtoKind.MESSAGE
+    label: ProtoLabel = ProtoLabel.OPTIONAL
     first: int = 0
     count: int = 0
     oneof: int = 0
@@ -109,9 +61,9 @@ _CONNECT, _TIME = "org.apache.kafka.connect.data.", "io.debezium.time."
 _VARIABLE: Final = "VariableScaleDecimal"
 _DECIMAL: Final = "confluent.type.Decimal"
 _LOGICAL: Final = {
-    "google.type.Date": (Kind.DATE, _TIME + "IsoDate"),
-    "google.type.TimeOfDay": (Kind.TIME, _TIME + "IsoTime"),
-    "google.protobuf.Timestamp": (Kind.TIMESTAMP, _TIME + "IsoTimestamp"),
+    "google.type.Date": (ProtoKind.DATE, _TIME + "IsoDate"),
+    "google.type.TimeOfDay": (ProtoKind.TIME, _TIME + "IsoTime"),
+    "google.protobuf.Timestamp": (ProtoKind.TIMESTAMP, _TIME + "IsoTimestamp"),
 }
 """Messages that are one value; as texts they have all their digits, whatever their source counts."""
 
@@ -120,28 +72,34 @@ _WRAPPERS: Final = frozenset(
     for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
 )
 _KINDS: Final = {
-    1: (Kind.DOUBLE, "double"),
-    2: (Kind.FLOAT, "float"),
-    3: (Kind.INT64, "int64"),
-    4: (Kind.UINT64, "int64"),
-    5: (Kind.INT32, "int32"),
-    6: (Kind.FIXED64, "int64"),
-    7: (Kind.FIXED32, "int64"),
-    8: (Kind.BOOL, "boolean"),
-    9: (Kind.STRING, "string"),
-    11: (Kind.MESSAGE, "struct"),
-    12: (Kind.BYTES, "bytes"),
-    13: (Kind.UINT32, "int64"),
-    14: (Kind.ENUM, "string"),
-    15: (Kind.SFIXED32, "int32"),
-    16: (Kind.SFIXED64, "int64"),
-    17: (Kind.SINT32, "int32"),
-    18: (Kind.SINT64, "int64"),
+    1: (ProtoKind.DOUBLE, "double"),
+    2: (ProtoKind.FLOAT, "float"),
+    3: (ProtoKind.INT64, "int64"),
+    4: (ProtoKind.UINT64, "int64"),
+    5: (ProtoKind.INT32, "int32"),
+    6: (ProtoKind.FIXED64, "int64"),
+    7: (ProtoKind.FIXED32, "int64"),
+    8: (ProtoKind.BOOL, "boolean"),
+    9: (ProtoKind.STRING, "string"),
+    11: (ProtoKind.MESSAGE, "struct"),
+    12: (ProtoKind.BYTES, "bytes"),
+    13: (ProtoKind.UINT32, "int64"),
+    14: (ProtoKind.ENUM, "string"),
+    15: (ProtoKind.SFIXED32, "int32"),
+    16: (ProtoKind.SFIXED64, "int64"),
+    17: (ProtoKind.SINT32, "int32"),
+    18: (ProtoKind.SINT64, "int64"),
 }
 """By the number of a type in a descriptor: what it is, and Connect's name. Groups have none."""
 
 _KEYS: Final = frozenset(
-    (*range(Kind.ENUM), *range(Kind.FIXED32, Kind.FLOAT), Kind.FIXED64, Kind.SFIXED64, Kind.STRING)
+    (
+        *range(ProtoKind.ENUM),
+        *range(ProtoKind.FIXED32, ProtoKind.FLOAT),
+        ProtoKind.FIXED64,
+        ProtoKind.SFIXED64,
+        ProtoKind.STRING,
+    )
 )
 """The types of a map's keys."""
 
@@ -206,12 +164,12 @@ class _MessageReader:
     def _member(self, place: int, member: FieldDescriptor) -> dict[str, Any]:
         own = self.fields[place]
         own.number, own.text = member.number, orjson.dumps(member.name) + b":"
-        own.label = Label.MAP if self._is_map(member) else _label(member)
+        own.label = ProtoLabel.MAP if self._is_map(member) else _label(member)
         union = member.containing_oneof
         own.oneof = 0 if union is None or len(union.fields) < 2 else 1 + union.index
-        connect = self._map(own, member) if own.label is Label.MAP else self._value(place, member)
-        optional = own.label is not Label.IMPLICIT and own.label is not Label.REQUIRED
-        if own.label is Label.REPEATED:
+        connect = self._map(own, member) if own.label is ProtoLabel.MAP else self._value(place, member)
+        optional = own.label is not ProtoLabel.IMPLICIT and own.label is not ProtoLabel.REQUIRED
+        if own.label is ProtoLabel.REPEATED:
             connect = {"type": "array", "items": {**connect, "optional": True}}
         return {**connect, "optional": optional, "field": member.name}
 
@@ -226,7 +184,7 @@ class _MessageReader:
         return (
             [(part.name, part.number) for part in parts] == [("key", 1), ("value", 2)]
             and not any(part.is_repeated for part in parts)
-            and _KINDS.get(parts[0].type, (Kind.MESSAGE, ""))[0] in _KEYS
+            and _KINDS.get(parts[0].type, (ProtoKind.MESSAGE, ""))[0] in _KEYS
             and not parts[0].has_presence
         )
 
@@ -238,7 +196,7 @@ class _MessageReader:
         values = self._member(own.first + 1, value)
         if member.message_type.GetOptions().map_entry:
             for place in (own.first, own.first + 1):  # proto2's have presence, too
-                self.fields[place].label = Label.IMPLICIT
+                self.fields[place].label = ProtoLabel.IMPLICIT
         return {"type": "map", "keys": {"type": "string", "optional": False}, "values": values}
 
     def _value(self, place: int, member: FieldDescriptor) -> dict[str, Any]:
@@ -262,33 +220,33 @@ class _MessageReader:
     def _of_message(self, place: int, member: FieldDescriptor) -> dict[str, Any]:
         own, name = self.fields[place], member.message_type.full_name
         if name in _WRAPPERS:
-            own.kind, own.first, own.count = Kind.WRAPPER, self._room(1), 1
+            own.kind, own.first, own.count = ProtoKind.WRAPPER, self._room(1), 1
             wrapped = self._member(own.first, member.message_type.fields_by_name["value"])
             return {"type": self._narrowed(wrapped["type"], member)}
         if name == _DECIMAL:
             return self._decimal(own, self.file.params(member))
         if name in _LOGICAL:
             own.kind, logical = _LOGICAL[name]
-            own.count = Form.CONNECT if self.wrapped else Form.PLAIN
+            own.count = ProtoForm.CONNECT if self.wrapped else ProtoForm.PLAIN
             return {"type": "string", "name": logical}
         return self.message(place, member.message_type)
 
     def _decimal(self, own: Field, params: Mapping[str, str]) -> dict[str, Any]:
-        own.kind, scale = Kind.DECIMAL, params.get("scale", "")
+        own.kind, scale = ProtoKind.DECIMAL, params.get("scale", "")
         if not self.wrapped:
-            own.count = Form.PLAIN
+            own.count = ProtoForm.PLAIN
         elif scale.removeprefix("-").isdecimal():
-            own.first, own.count = int(scale), Form.CONNECT
+            own.first, own.count = int(scale), ProtoForm.CONNECT
             precision = {"connect.decimal.precision": params["precision"]} if "precision" in params else {}
             return {"type": "bytes", "name": _CONNECT + "Decimal", "parameters": {"scale": scale, **precision}}
         else:
-            own.count = Form.OWN_SCALE
+            own.count = ProtoForm.OWN_SCALE
         return {"type": "struct", "name": f"io.debezium.data.{_VARIABLE}"}
 
 
-def _label(member: FieldDescriptor) -> Label:
+def _label(member: FieldDescriptor) -> ProtoLabel:
     if member.is_repeated:
-        return Label.REPEATED
+        return ProtoLabel.REPEATED
     if member.is_required:
-        return Label.REQUIRED
-    return Label.OPTIONAL if member.has_presence else Label.IMPLICIT
+        return ProtoLabel.REQUIRED
+    return ProtoLabel.OPTIONAL if member.has_presence else ProtoLabel.IMPLICIT

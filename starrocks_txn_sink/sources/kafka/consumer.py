@@ -16,8 +16,9 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import Consumer as Client, KafkaError, KafkaException, TopicPartition, cimpl
 
+from starrocks_txn_sink.compiled.layout import Message
 from starrocks_txn_sink.compiled.library import Functions, declare, is_available
-from starrocks_txn_sink.compiled.messages import HEADER, Message, Messages, UnreadableHeaders
+from starrocks_txn_sink.compiled.messages import HEADER, Messages, UnreadableHeaders
 from starrocks_txn_sink.errors import SourceDamaged
 from starrocks_txn_sink.sources.balanced.plan import KafkaPartition
 

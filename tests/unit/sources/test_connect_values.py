@@ -17,11 +17,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from starrocks_txn_sink.compiled.layout import ConversionKind as Kind
 from starrocks_txn_sink.sources.formats import connect_values
 from starrocks_txn_sink.sources.formats.connect_values import (
     MALFORMED,
     Conversion,
-    Kind,
     PlansOfValues,
     convert_row,
     convert_rows,

@@ -4,20 +4,20 @@
    outside of the subset (malformed, an escape in a name, a lone surrogate, nested deeper than 64) ends the call, Python judges
    it, and the next call goes on behind it. */
 
-#ifndef STARROCKS_TXN_SINK_COMPILED_H
-#define STARROCKS_TXN_SINK_COMPILED_H
+#ifndef STARROCKS_TXN_SINK_JSON_H
+#define STARROCKS_TXN_SINK_JSON_H
 
 #include <stdint.h>
 #include <string.h>
 #if defined(__SSE2__)
 #include <emmintrin.h>
 #endif
+#include "layout.h"
 
 #define SLACK 32 /* bytes that a column has beyond its content: copies go in blocks of 16 */
 #define DEEPEST 64
 #define SEPARATOR ',' /* in front of each row that is JSON */
 #define ROOM_A_VALUE 384 /* that a value may need beyond its own size */
-
 
 typedef const uint8_t *Place;
 
@@ -231,14 +231,6 @@ static inline uint8_t *copy(uint8_t *to, Place from, int64_t size, Place last) {
     memcpy(to, from, (size_t)size);
     return to + size;
 }
-
-/* What is done to the rows of one table: `members` are of Conversion, of Rule, of ColumnRule or of KeyText. With `only_named`
-   members without a Rule are left out; of ColumnRules it is how many columns a row may not leave out, and of KeyTexts how many
-   bytes they may have together. */
-typedef struct {
-    const void *members;
-    int64_t count, only_named;
-} Plan;
 
 /* Writes the row at `p` as its plan says, up to `most`; NULL outside of the subset. `*full` says that there was no room. */
 typedef uint8_t *(*PutRow)(uint8_t *to, const uint8_t *most, Place p, const Bounds *b, const Plan *plan, int *full);

@@ -3,7 +3,7 @@
    A value that is plainly kept is skipped or copied. One with a plain conversion is written in its new spelling. Everything
    else ends the call, and Python judges the row: what is refused, and what is rare. Both agree on every value. */
 
-#include "compiled.h"
+#include "json.h"
 
 #define MOST_COLUMNS 1024 /* of a table whose rows are judged here: as many bytes on the stack */
 #define MOST_FILLER 256   /* of a DEFAULT that is written here: ROOM_A_VALUE has more */
@@ -13,27 +13,6 @@
 #define COUNTED 12        /* digits of a filler that count, of which a UUID has as many behind its last dash */
 #define MOST_LETTERS (1 << 20) /* of a text that stands for bytes: the server takes no longer ones */
 #define MOST_POWER 22     /* 10^22 is the greatest power of 10 that a double has, and below 2^74 */
-
-/* What a column holds. `number` is the bits of an INTEGER, the decimals of a DECIMAL, or the most bytes of a TEXT, CHAR, DOCUMENT
-   or of BYTES; `whole` the digits of a DECIMAL in front of the point, and of BYTES 1 for hexadecimal texts and 0 for base64. `inner` has the rule of an ARRAY's elements, those of a
-   MAP's keys and values, or those of a STRUCT's fields, of which `number` is how many there are. */
-enum { ANY = 0, BOOLEAN = 1, INTEGER = 2, FLOATING = 3, DECIMAL_NUMBER = 4, DAY = 5, MOMENT = 6, TEXTS = 7, CHARS = 8,
-       DOCUMENT = 9, ARRAY = 10, ASK = 11, MAP = 12, STRUCT = 13, BYTES = 14 };
-
-/* `name` is the text in front of a value as most rows write it: a quote, the name, a quote and a colon. A DAY or MOMENT with a
-   zone is written in UTC if `whole` is 0, and asked about otherwise. `filler` is the member that a row without the column
-   gets; without one, and with a long one, Python says what is missing. With a `base` each row gets one of its own: the last
-   digits of the filler count up. `needed`: 1 in each row but a delete, 2 in a delete; 3 in both. */
-typedef struct ColumnRule {
-    const char *name;
-    int64_t name_size;
-    int64_t kind, number, whole;
-    int64_t nullable; /* NULL is kept */
-    int64_t needed;
-    const struct ColumnRule *inner;
-    char *filler;
-    int64_t filler_size, base;
-} ColumnRule;
 
 /* Where values go; `to` is NULL where they are judged alone. `changed`: one of them has another spelling. */
 typedef struct {
@@ -322,7 +301,7 @@ static Place fit_moment(Place p, const Bounds *b, const ColumnRule *rule, Output
     if (century < 0 || rest < 0 || p[4] != '-' || p[7] != '-' || !is_day(century * 100 + rest, month, day)) return NULL;
     p += 10;
     if (*p == '"') return keep(start, p + 1, b, output);
-    if (rule->kind == DAY) { /* behind it Z, or midnight */
+    if (rule->kind == COLUMN_DAY) { /* behind it Z, or midnight */
         if (*p != 'Z') {
             if ((*p != ' ' && *p != 'T') || b->end - p < 10 || memcmp(p + 1, "00:00:00", 8)) return NULL;
             p += 9;
@@ -453,7 +432,7 @@ static Place fit_text(Place p, const Bounds *b, const ColumnRule *rule, Output *
     case '"':
         end = end_of_string(p + 1, b, &escaped);
         if (!end || end - p - 1 > rule->number) return NULL;
-        if (escaped && has_odd_escape(p + 1, end, rule->kind == CHARS)) return NULL;
+        if (escaped && has_odd_escape(p + 1, end, rule->kind == COLUMN_CHAR)) return NULL;
         return keep(p, end + 1, b, output);
     case 't':
     case 'f':
@@ -540,7 +519,7 @@ static Place fit_array(Place p, const Bounds *b, const ColumnRule *rule, Output 
     }
 }
 
-static const ColumnRule other_member = {.kind = ANY, .nullable = 1};
+static const ColumnRule other_member = {.kind = COLUMN_ANY, .nullable = 1};
 
 /* The rule of the member whose name begins at `p`, and the place of its value; NULL for a name with an escape. */
 static inline const ColumnRule *rule_at(Place *p, const Bounds *b, const ColumnRule *rules, int64_t count, int64_t *next) {
@@ -621,23 +600,23 @@ static inline Place fit_value(Place p, const Bounds *b, const ColumnRule *rule, 
         return end ? keep(p, end, b, output) : NULL;
     }
     switch (rule->kind) {
-    case ANY: {
+    case COLUMN_ANY: {
         Place end = skip_value(p, b);
         return end ? keep(p, end, b, output) : NULL;
     }
-    case BOOLEAN: return fit_boolean(p, b, output);
-    case INTEGER: return fit_integer(p, b, rule, output);
-    case FLOATING: return fit_floating(p, b, rule, output);
-    case DECIMAL_NUMBER: return fit_decimal(p, b, rule, output);
-    case DAY:
-    case MOMENT: return fit_moment(p, b, rule, output);
-    case TEXTS:
-    case CHARS: return fit_text(p, b, rule, output);
-    case BYTES: return fit_bytes(p, b, rule, output);
-    case DOCUMENT: return fit_document(p, b, rule, output);
-    case ARRAY: return fit_array(p, b, rule, output);
-    case MAP: return fit_map(p, b, rule, output);
-    case STRUCT: return fit_struct(p, b, rule, output);
+    case COLUMN_BOOLEAN: return fit_boolean(p, b, output);
+    case COLUMN_INTEGER: return fit_integer(p, b, rule, output);
+    case COLUMN_FLOATING: return fit_floating(p, b, rule, output);
+    case COLUMN_DECIMAL: return fit_decimal(p, b, rule, output);
+    case COLUMN_DAY:
+    case COLUMN_MOMENT: return fit_moment(p, b, rule, output);
+    case COLUMN_TEXT:
+    case COLUMN_CHAR: return fit_text(p, b, rule, output);
+    case COLUMN_BYTES: return fit_bytes(p, b, rule, output);
+    case COLUMN_DOCUMENT: return fit_document(p, b, rule, output);
+    case COLUMN_ARRAY: return fit_array(p, b, rule, output);
+    case COLUMN_MAP: return fit_map(p, b, rule, output);
+    case COLUMN_STRUCT: return fit_struct(p, b, rule, output);
     default: return NULL;
     }
 }

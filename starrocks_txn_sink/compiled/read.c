@@ -1,0 +1,254 @@
+/* Members of JSON objects as Arrow columns. */
+
+#include "put.h"
+
+#define FIELDS 32
+#define PREFIXES 8 /* a batch has the messages of few tables at a time */
+
+int64_t txn_sink_sources(void) { return SOURCES; }
+int32_t txn_sink_slack(void) { return SLACK; }
+
+typedef struct {
+    Place start, end;
+    int there, escaped;
+} Field;
+
+/* The name under which a value may have the object that counts; and texts in front of such objects that were read, each with
+   the number of the value that had it first. */
+typedef struct {
+    const char *name;
+    int64_t name_size;
+    Place starts[PREFIXES];
+    int64_t sizes[PREFIXES];
+    int64_t origins[PREFIXES];
+    int known, newest;
+    int64_t value;  /* the number of the value that is read */
+    int64_t origin; /* the first value with the same text around the object that counts; -1 if the value itself counts */
+} Wrapper;
+
+static inline int find_column(const Column *columns, int64_t count, int expected, Place name, int64_t size) {
+    for (int64_t i = 0; i < count; i++) {
+        int n = (int)((expected + i) % count);
+        if (columns[n].name_size == size && !memcmp(columns[n].name, name, (size_t)size)) return n;
+    }
+    return -1;
+}
+
+/* Empty the fields of `count` columns from `first` on, and of their members. */
+static void forget(const Column *columns, int64_t first, int64_t count, Field *fields) {
+    for (int64_t n = first; n < first + count; n++) {
+        fields[n].there = 0;
+        if (columns[n].kind == MEMBER_OBJECT) forget(columns, columns[n].first, columns[n].members, fields);
+    }
+}
+
+static Place read_members(Place p, const Bounds *b, const Column *columns, int64_t first, int64_t count, Field *fields);
+
+static inline Place read_field(Place p, const Bounds *b, const Column *columns, int64_t n, Field *fields) {
+    const Column *column = &columns[n];
+    Field *field = &fields[n];
+    int escaped = 0;
+    Place start = p;
+    field->there = 1;
+    field->escaped = 0;
+    if (*p == '"' && (column->kind == MEMBER_TEXT || column->kind == MEMBER_STRING)) {
+        p = end_of_string(p + 1, b, &escaped);
+        if (!p) return NULL;
+        field->start = start + 1;
+        field->end = p;
+        field->escaped = escaped;
+        return p + 1;
+    }
+    if (column->kind == MEMBER_OBJECT) forget(columns, column->first, column->members, fields); /* of a member before with this name */
+    if (*p == 'n') {
+        field->there = 0;
+        return skip_word(p, b, "null", 4);
+    }
+    switch (column->kind) {
+    case MEMBER_TEXT: p = skip_value(p, b); break;
+    case MEMBER_WHOLE: p = skip_number(p, b); break;
+    case MEMBER_LIST: p = *p == '[' ? skip_value(p, b) : NULL; break;
+    case MEMBER_OBJECT: p = *p == '{' ? read_members(p, b, columns, column->first, column->members, fields) : NULL; break;
+    default: return NULL;
+    }
+    field->start = start;
+    field->end = p;
+    return p;
+}
+
+/* Read the members of the object at `p` into the fields of `count` columns from `first` on; the place behind the object, NULL
+   outside of the subset. */
+static Place read_members(Place p, const Bounds *b, const Column *columns, int64_t first, int64_t count, Field *fields) {
+    int expected = 0;
+    p = skip_spaces(p + 1, b);
+    if (at(p, b) == '}') return p + 1;
+    for (;;) {
+        int escaped = 0;
+        Place name, name_end;
+        p = skip_name(p, b, &name, &name_end, &escaped);
+        if (!p || escaped || p >= b->end) return NULL;
+        int n = find_column(columns + first, count, expected, name, name_end - name);
+        if (n >= 0) {
+            expected = n + 1;
+            p = read_field(p, b, columns, first + n, fields);
+        } else {
+            p = skip_value(p, b);
+        }
+        if (!p) return NULL;
+        p = skip_spaces(p, b);
+        if (at(p, b) == '}') return p + 1;
+        if (at(p, b) != ',') return NULL;
+        p = skip_spaces(p + 1, b);
+    }
+}
+
+/* The length of the known text with which the value at `p` begins; 0 if it is new. What follows is the object that counts. */
+static int64_t known_prefix(Place p, const Bounds *b, Wrapper *wrapper) {
+    for (int i = 0; i < wrapper->known; i++) {
+        int n = (wrapper->newest + PREFIXES - i) % PREFIXES;
+        int64_t size = wrapper->sizes[n];
+        if (b->end - p > size && p[size] == '{' && !memcmp(p, wrapper->starts[n], (size_t)size)) {
+            wrapper->origin = wrapper->origins[n];
+            return size;
+        }
+    }
+    return 0;
+}
+
+static void remember_prefix(Wrapper *wrapper, Place start, int64_t size) {
+    wrapper->newest = (wrapper->newest + 1) % PREFIXES;
+    wrapper->starts[wrapper->newest] = start;
+    wrapper->origins[wrapper->newest] = wrapper->origin = wrapper->value;
+    wrapper->sizes[wrapper->newest] = size;
+    if (wrapper->known < PREFIXES) wrapper->known++;
+}
+
+/* Read one member of a value: of one under the wrapper's name, with an object, the members are the fields; then `*wrapped` is
+   set, and members of the value itself count no more. The place behind the member, NULL outside of the subset. */
+static Place read_outer(Place p, Place start, const Bounds *b, const Column *columns, int64_t roots, Field *fields,
+                        Wrapper *wrapper, int *wrapped) {
+    int escaped = 0;
+    Place name, name_end;
+    p = skip_name(p, b, &name, &name_end, &escaped);
+    if (!p || escaped || p >= b->end) return NULL;
+    int64_t size = name_end - name;
+    if (size != wrapper->name_size || memcmp(name, wrapper->name, (size_t)size)) {
+        int n = *wrapped ? -1 : find_column(columns, roots, 0, name, size);
+        return n < 0 ? skip_value(p, b) : read_field(p, b, columns, n, fields);
+    }
+    if (*wrapped) return NULL;
+    if (*p == 'n') return skip_word(p, b, "null", 4);
+    if (*p != '{') return NULL;
+    Place object = p;
+    forget(columns, 0, roots, fields);
+    p = read_members(p, b, columns, 0, roots, fields);
+    if (p) remember_prefix(wrapper, start, object - start);
+    *wrapped = 1;
+    return p;
+}
+
+/* Read a value whose members, or those of an object under the wrapper's name, are the fields; 0 outside of the subset. */
+static int read_wrapped(Place start, const Bounds *b, const Column *columns, int64_t roots, Field *fields, Wrapper *wrapper) {
+    wrapper->origin = -1;
+    int64_t prefix = known_prefix(start, b, wrapper);
+    int wrapped = prefix > 0, first = !wrapped;
+    Place p;
+    if (wrapped) {
+        p = read_members(start + prefix, b, columns, 0, roots, fields);
+        if (!p) return 0;
+    } else {
+        p = skip_spaces(start, b);
+        if (at(p, b) != '{') return 0;
+        p++;
+    }
+    for (;; first = 0) {
+        p = skip_spaces(p, b);
+        if (at(p, b) == '}') return skip_spaces(p + 1, b) == b->end;
+        if (!first) {
+            if (at(p, b) != ',') return 0;
+            p = skip_spaces(p + 1, b);
+            if (wrapped) wrapper->origin = wrapper->value; /* what follows the object may be its schema */
+        }
+        p = read_outer(p, start, b, columns, roots, fields, wrapper, &wrapped);
+        if (!p) return 0;
+    }
+}
+
+/* Read the members of one object into `fields`; 0 if the value is outside of the subset. */
+static int read_object(Place p, const Bounds *b, const Column *columns, int64_t roots, Field *fields, Wrapper *wrapper) {
+    if (wrapper->name) return read_wrapped(p, b, columns, roots, fields, wrapper);
+    p = skip_spaces(p, b);
+    if (at(p, b) != '{') return 0;
+    p = read_members(p, b, columns, 0, roots, fields);
+    return p && skip_spaces(p, b) == b->end;
+}
+
+/* Append the field to its column; 0 for a lone surrogate, or a number that is not whole. */
+static inline int append(Column *column, int64_t row, const Field *field, Place last) {
+    if (column->kind == MEMBER_WHOLE) {
+        int64_t *to = (int64_t *)column->data + row;
+        *to = 0;
+        if (field->there && !whole_number(field->start, field->end, to)) return 0;
+    } else if (column->kind != MEMBER_OBJECT) {
+        uint8_t *to = column->data + column->ends[row];
+        if (field->there) {
+            to = field->escaped ? unescape(to, field->start, field->end, last)
+                                : copy(to, field->start, field->end - field->start, last);
+            if (!to) return 0;
+        }
+        column->ends[row + 1] = (int32_t)(to - column->data);
+    }
+    if (field->there)
+        column->valid[row >> 3] |= (uint8_t)(1u << (row & 7));
+    else
+        column->nulls++;
+    return 1;
+}
+
+/* Take the first `count` fields of an unfinished row out of their columns again. */
+static void take_back(Column *columns, int64_t row, const Field *fields, int64_t count) {
+    for (int64_t n = 0; n < count; n++) {
+        if (fields[n].there)
+            columns[n].valid[row >> 3] &= (uint8_t)~(1u << (row & 7));
+        else
+            columns[n].nulls--;
+    }
+}
+
+/* Read the `wanted` ones of the values from `*next` to `values`, each between two of the `bounds` (int64 if `wide`, else
+   int32), into the rows from `row` on; returns the number of rows then. `*next` becomes the first value outside of the
+   subset, or `values`. The data has less than 2 GiB. The first `roots` of the `count` columns are members of the value, or of
+   the object under the name `wrapper`, unless this is NULL or the value has no such object. With a wrapper `origins` has
+   each row's number of the first value with the same text around its object, -1 for a row without one. */
+int64_t txn_sink_read(const void *bounds, int32_t wide, const uint8_t *data, const uint8_t *wanted, int64_t values,
+                      Column *columns, int64_t count, int64_t roots, const char *wrapper, int64_t *origins, int64_t row,
+                      int64_t *next) {
+    const int32_t *narrow_bounds = bounds;
+    const int64_t *wide_bounds = bounds;
+    Field fields[FIELDS];
+    Wrapper wrapped = {.name = wrapper, .name_size = wrapper ? (int64_t)strlen(wrapper) : 0};
+    if (count < 1 || count > FIELDS) return -1;
+#define BOUND(n) (wide ? wide_bounds[n] : (int64_t)narrow_bounds[n])
+    Place last = data + BOUND(values) - 16;
+    int64_t value = *next;
+    for (int64_t n = 0; !row && n < count; n++)
+        if (columns[n].ends) columns[n].ends[0] = 0;
+    for (; value < values; value++) {
+        Bounds b = {data + BOUND(value + 1), last};
+        int64_t filled = 0;
+        if (!wanted[value]) continue;
+        wrapped.value = value;
+        for (int64_t n = 0; n < count; n++) fields[n].there = 0;
+        if (!read_object(data + BOUND(value), &b, columns, roots, fields, &wrapped)) break;
+        while (filled < count && append(&columns[filled], row, &fields[filled], last)) filled++;
+        if (filled < count) {
+            take_back(columns, row, fields, filled);
+            break;
+        }
+        if (wrapper) origins[row] = wrapped.origin;
+        row++;
+    }
+#undef BOUND
+    *next = value;
+    return row;
+}
