@@ -133,7 +133,7 @@ class EventsWriter:
     source: SourceProgress | None = None
     plan: LanePlan | None = None
     _kafka: KafkaSource | None = None
-    _has_begun: bool = False  # this run has met a micro-batch
+    _began: float | None = None  # wall time of this run's first micro-batch
     _policy: Policy | VerifiedPolicy | None = None  # of this micro-batch
     _read_to_end: ReadToEnd = field(default_factory=ReadToEnd)
     _row_bytes: float = 200.0  # average in the last micro-batch; the first value is a guess
@@ -194,10 +194,9 @@ class EventsWriter:
         self._policy = self.assembly.policy
         if self.log is not None:
             before = self.log.before(task.batch_id, may_begin=not self.assembly.needs_state)
-            if not self._has_begun and self.source is not None:
+            if self._began is None and self.source is not None:
                 self.source.snapshot.waiting = before.marks
             before = self._on_the_clock(frame, task, before, now)
-            self._has_begun = True
         clock, now = before.clock.after(now), before.clock.read(now)
         # Change by change a topic is a table, and a connector gets more of them.
         self._topic_names = self.assembly.policy is None or self._needs_topic_names(frame, task, before)
@@ -212,12 +211,14 @@ class EventsWriter:
     def _on_the_clock(self, frame: DataFrame, task: LaneTask, before: Manifest, now: float) -> Manifest:
         """`before` with the clock of this micro-batch; its policy judges no `open_timeout` before the source's end."""
         clock, limit = before.clock, getattr(self.assembly.policy, "open_timeout", None)
-        if not self._has_begun and not counts_pauses(frame, task.checkpoint):
-            clock = clock.restarted(now)
+        is_first = self._began is None
+        self._began = SystemClock().wall() if self._began is None else self._began
+        if not counts_pauses(frame, task.checkpoint):
+            clock = clock.running_since(self._began, now)
         if self.log is None or limit is None:
             return replace(before, clock=clock)
         due = before.is_due(limit, before.clock.read(now))
-        reached = self._read_to_end.is_reached(frame, task.checkpoint) if due or not self._has_begun else False
+        reached = self._read_to_end.is_reached(frame, task.checkpoint) if due or is_first else False
         if not due:
             return replace(before, clock=clock)
         earlier = self.log.clock_of_overdue(task.batch_id)

@@ -19,9 +19,14 @@ class ReadingClock:
     at: float | None = None
     down: float = 0.0
 
-    def restarted(self, now: float) -> ReadingClock:
-        """The clock of a run whose first micro-batch is of the time `now`: the time since `at` does not count."""
-        return self if self.at is None else ReadingClock(self.at, self.down + max(0.0, now - self.at))
+    def running_since(self, began: float, now: float) -> ReadingClock:
+        """The clock at Spark's time `now`, in a run whose first micro-batch began at `began`.
+
+        The time from `at` on that is before the run does not count. A micro-batch that runs again has Spark's time of
+        the earlier run, so that the pause is behind it.
+        """
+        down = 0.0 if self.at is None else max(0.0, min(now, began) - self.at)
+        return ReadingClock(self.at, self.down + down)
 
     def read(self, now: float) -> float:
         """This clock's time at Spark's time `now`."""

@@ -12,17 +12,26 @@ from starrocks_txn_sink.assembler.verified.intake import VerifiedState
 
 def test_the_time_between_two_runs_does_not_count() -> None:
     clock = ReadingClock()
-    assert clock.restarted(100.0) == clock, "the first run of all"
+    assert clock.running_since(101.0, 100.0) == clock, "the first run of all"
     clock = clock.after(100.0).after(130.0)
     assert clock.read(130.0) == 130.0
-    clock = clock.restarted(730.0)
+    clock = clock.running_since(731.0, 730.0)
     assert clock.read(730.0) == 130.0
-    clock = clock.after(730.0).after(740.0).restarted(1000.0)
-    assert clock.read(1000.0) == 140.0
+    clock = clock.after(730.0).running_since(731.0, 740.0)
+    assert clock.read(740.0) == 139.0, "but for the second until the run's first micro-batch began"
+    clock = clock.after(740.0).running_since(1001.0, 1000.0)
+    assert clock.read(1000.0) == 139.0
+
+
+def test_the_pause_is_behind_a_micro_batch_that_runs_again() -> None:
+    clock = ReadingClock().after(100.0).running_since(900.0, 110.0).after(110.0)
+    assert clock.read(110.0) == 100.0
+    clock = clock.running_since(900.0, 905.0)
+    assert clock.read(905.0) == 105.0
 
 
 def test_a_clock_that_was_set_back_takes_no_time_away() -> None:
-    clock = ReadingClock().after(100.0).restarted(40.0)
+    clock = ReadingClock().after(100.0).running_since(41.0, 40.0)
     assert (clock.down, clock.after(40.0).at) == (0.0, 100.0)
 
 

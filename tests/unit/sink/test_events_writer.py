@@ -97,9 +97,11 @@ class Runs:
         carried = CarryOver({"p": state}) if task.batch_id == 0 else CarryOver()
         return Written([Receipt("l", None, "job", 0, (), (), 1, 1, 0, recycled=False)], [], [carried])
 
-    def write(self, batch: int, time: float) -> None:
+    def write(self, batch: int, time: float, wall: float | None = None) -> None:
+        """A micro-batch that Spark planned at `time`; it runs at `wall`, which is later where it runs again."""
         assert self.events is not None
         self.monkeypatch.setattr(events_writer, "batch_time", lambda *_: time)
+        self.monkeypatch.setattr(events_writer.SystemClock, "wall", lambda _: time if wall is None else wall)
         task = self.events.session.lane_task(OPTIONS, batch)
         self.events.write(FRAME, task, self.told.append, lambda *_: None)
 
@@ -128,6 +130,16 @@ def test_open_timeout_does_not_count_the_time_that_the_query_was_down(runs: Runs
     runs.write(3, 9029.0)
     assert not runs.given_up
     runs.write(4, 9030.0)
+    assert runs.given_up
+
+
+def test_the_pause_behind_a_micro_batch_that_runs_again_does_not_count(runs: Runs) -> None:
+    """Spark gives it the time of its first run, which died in it."""
+    runs.start("e2")
+    runs.write(1, 1010.0, wall=9000.0)
+    runs.write(2, 9001.0)
+    assert (runs.judged[-1], runs.given_up) == ((1001.0, LIMIT), False)
+    runs.write(3, 9060.0)
     assert runs.given_up
 
 
