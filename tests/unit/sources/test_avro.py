@@ -239,3 +239,36 @@ def test_a_recursive_schema_has_no_form_in_connect() -> None:
     tree = '{"type": "record", "name": "Tree", "fields": [{"name": "inner", "type": ["null", "Tree"]}]}'
     with pytest.raises(ValueError, match="no schema of Avro"):
         read_schema(tree, wrapped=True)
+
+
+EMPTY_ITEMS = ('"null"', '{"type":"record","name":"e","fields":[]}', '{"type":"fixed","name":"f","size":0}')
+
+
+@pytest.mark.parametrize("items", EMPTY_ITEMS)
+def test_items_of_no_bytes_are_refused_with_their_schema(items: str) -> None:
+    """16 KB of such a message would become 170 MB of JSON."""
+    for inner in (items, f'["null", {{"type": "array", "items": {items}}}]'):
+        array = f'{{"type": "array", "items": {inner}}}'
+        record = f'{{"type": "record", "name": "r", "fields": [{{"name": "a", "type": {array}}}]}}'
+        with pytest.raises(ValueError, match="take no bytes"):
+            read_schema(record, wrapped=False)
+
+
+def test_names_that_stand_for_names_are_refused_before_they_are_written_out() -> None:
+    """Forty records, each with two of the next one: some KB, of which Connect's schema would have 2**40 parts."""
+    kind: object = "long"
+    for number in range(40):
+        fields = [{"name": "a", "type": kind}, {"name": "b", "type": f"r{number - 1}" if number else "long"}]
+        kind = {"type": "record", "name": f"r{number}", "fields": fields}
+    for wrapped in (False, True):
+        with pytest.raises(ValueError, match="more than 100,000 values"):
+            read_schema(json.dumps(kind), wrapped=wrapped)
+
+
+def test_a_wide_table_and_a_tree_are_no_such_schemas() -> None:
+    fields = [{"name": f"c{number}", "type": ["null", "string"]} for number in range(5000)]
+    row = {"type": "record", "name": "Value", "fields": fields}
+    both = [{"name": "before", "type": ["null", row]}, {"name": "after", "type": ["null", "Value"]}]
+    read_schema(json.dumps({"type": "record", "name": "Envelope", "fields": both}), wrapped=True)
+    inner = {"type": "array", "items": "Tree"}
+    read_schema(json.dumps({"type": "record", "name": "Tree", "fields": [{"name": "i", "type": inner}]}), wrapped=False)
