@@ -47,7 +47,9 @@ NO_TABLE = "Failed to find table"
 _ADVICE = {
     "can only be sent to FE": "Set load_url to the frontends' http_port (8030 by default): a backend answered.",
     NO_TABLE: "Create the table in the database, or correct its name in the rows. For Debezium's topics "
-    "starrocks-txn-sink plan prints the statement, and schema_changes='apply' runs it.",
+    "starrocks-txn-sink plan prints the statement, and schema_changes='apply' runs it. If it is not meant to be "
+    "copied (a shadow table of gh-ost or pt-osc, a heartbeat, a signal), leave it out: exclude under [tables] in "
+    "sync's file, in Python `tables` with an empty template.",
     "Database[": "Create the database, or correct the option database.",
     "Access denied": "Grant INSERT on the table: `starrocks-txn-sink doctor` names what is missing.",
     "Only primary key table support": "Make it a PRIMARY KEY table, or filter deletes out before the sink.",

@@ -203,7 +203,7 @@ class DebeziumAssembly(MessageAssembly):
         on_open_timeout: `quarantine` a transaction after this time, or `fail` the query.
         deleted_row: The row of a delete: Debezium's `before`, or the message's `key`.
         unavailable_value: The connector's placeholder for values that did not change. The columns keep their values in
-            tables whose key the sink knows; None writes the placeholder as a value.
+            tables whose key the sink knows; None, or an empty text, writes the placeholder as a value.
         on_truncate: `fail` the query where the source has emptied a table with TRUNCATE, or `ignore` this: the table
             keeps its rows, and the log names the table.
         transaction_topic: The last part of the transaction topic's name.
@@ -277,7 +277,7 @@ class DebeziumAssembly(MessageAssembly):
         """The format of the messages."""
         alone = self.transactions == "none"
         letters = self.dead_letter_table if alone or self.on_unknown_table == "dead_letter" else None
-        unavailable = None if self.unavailable_value is None else spellings_of_unavailable(self.unavailable_value)
+        unavailable = spellings_of_unavailable(self.unavailable_value) if self.unavailable_value else None
         changes = DebeziumChanges(
             key=KEY if self.deleted_row == "key" else None,
             message_key=KEY,

@@ -58,8 +58,8 @@ def parse_debezium(
             `dead_letter_table` (`dead_letter`). They count for their transaction in all cases.
         dead_letter_table: The table for these rows, with `on_unknown_table="dead_letter"` only.
         deleted_row: The row of a delete: Debezium's `before`, or the message's `key`.
-        unavailable_value: The placeholder, if the connector's `unavailable.value.placeholder` sets another one. None
-            hands placeholders on as values, for tables that keep each change.
+        unavailable_value: The placeholder, if the connector's `unavailable.value.placeholder` sets another one. None,
+            or an empty text, hands placeholders on as values, for tables that keep each change.
         on_malformed: `fail` the query at a malformed value, or `drop` the value and count it in each progress under
             `observedMetrics[name]["malformed"]`. The transaction of a dropped value never adds up.
         on_truncate: `fail` the query where the source has emptied a table with TRUNCATE, or `ignore` this, and count it
@@ -104,7 +104,7 @@ def parse_debezium(
         key=key if deleted_row == "key" else None,
         places=_places(df),
         tables=rule,
-        unavailable=None if unavailable_value is None else spellings_of_unavailable(unavailable_value),
+        unavailable=spellings_of_unavailable(unavailable_value) if unavailable_value else None,
         on_malformed=on_malformed,
         on_truncate=on_truncate,
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from starrocks_txn_sink.errors import OptionError, UnknownColumn
 from starrocks_txn_sink.options import TableOptions
@@ -24,6 +25,7 @@ from starrocks_txn_sink.options.table_rules import (
     RuleSet,
     RulesOfTable,
 )
+from starrocks_txn_sink.rows.columns import OWN_OP
 from starrocks_txn_sink.rows.target import TargetColumn, parse_type
 from starrocks_txn_sink.rows.widening import fits_or_widens, holds, widened, wider_type
 from starrocks_txn_sink.sink.schema.plan import (
@@ -38,6 +40,9 @@ from starrocks_txn_sink.sink.schema.plan import (
 from starrocks_txn_sink.sink.typed.tables import PRIMARY_KEYS
 from starrocks_txn_sink.sources.formats.column_rules import ruled_columns
 from starrocks_txn_sink.sources.formats.connect_types import SourceColumn, SourceTable, columns_of, key_column
+
+KEEPS_EACH_CHANGE: Final = "DUP_KEYS"
+_EACH_CHANGE: Final = "a DUPLICATE KEY table keeps each change as a row, and the first delete stops the query"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +116,8 @@ def plan_sources(
                 for column in wanted_table.columns.values()
                 if column.note
             ]
+            if models.get(name) == KEEPS_EACH_CHANGE:
+                plan.notes[name].append(_EACH_CHANGE)
             history = rules.of(name)
             if history is None or not history.only_history:
                 _plan_table(plan, database, wanted_table, columns, models, layout_of(name), refusals)
@@ -216,6 +223,13 @@ def _wanted(
     if keys and not declared.keys:
         refusals += sharing_faults(name, sources, keys)
     for column in all_columns:
+        if column.name.lower() == OWN_OP:
+            reason = f"a column is named {column.name}, a name that StarRocks keeps for the operation of a loaded row"
+            ways = (
+                f'Give it another name in the rules: rename = {{ "{column.name}" = "op" }}, or leave it out with drop.'
+            )
+            refusals.append(Refusal(name, reason, ways))
+            continue
         type_of_user = declared.types.get(column.name)
         column_wanted = SourceColumn(column.name, type_of_user) if type_of_user else column
         first_column = columns.setdefault(column.name, column_wanted)
@@ -317,7 +331,7 @@ def key_refusals(
 ) -> list[Refusal]:
     """Why the key of an existing table would lose rows of a source with this `key`, in StarRocks' names of any case."""
     own = [column.name for column in target_columns if column.key]
-    if model == "DUP_KEYS":
+    if model == KEEPS_EACH_CHANGE:
         return []
     if model != PRIMARY_KEYS:
         ways = "Create a PRIMARY KEY table, or a DUPLICATE KEY table, which keeps each change as a row."

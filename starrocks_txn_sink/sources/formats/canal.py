@@ -60,14 +60,15 @@ _MEMBERS: Final = pa.schema(
 )
 _OPS: Final[Mapping[str, str]] = {"INSERT": INSERT, "UPDATE": UPDATE, "DELETE": DELETE}
 _TRUNCATE: Final = "TRUNCATE"
+_WATERMARK: Final = "TIDB_WATERMARK"  # of TiCDC in Canal's format, with enable-tidb-extension: a time, and no row
 _NO_KEY: Final = "[]"
 _CONNECTOR: Final = "canal"  # flat messages name none
 
 _MALFORMED: Final = (
     "A value is not a flat message of Canal's about rows (not exactly one JSON object, a field of another type, an "
     "unknown type, or no data)",
-    "Set canal.mq.flatMessage=true at Canal, and binlog_format=ROW at MySQL: a statement has no rows. "
-    + MALFORMED_HINT,
+    "Set canal.mq.flatMessage=true at Canal, and at MySQL binlog_format=ROW, because a statement has no rows, and "
+    "binlog_row_image=FULL. " + MALFORMED_HINT,
 )
 _EMPTIED: Final = (
     "The source has emptied a table with TRUNCATE, which no load can do in StarRocks,",
@@ -78,7 +79,7 @@ _EMPTIED: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanalMessages:
-    """The changes in Canal's flat messages; null messages and DDL are passed over, but a TRUNCATE."""
+    """The changes in Canal's flat messages; null messages, watermarks and DDL are passed over, but a TRUNCATE."""
 
     keeps_unchanged: ClassVar[bool] = False
     encodes_bytes: ClassVar[bool] = True
@@ -103,12 +104,13 @@ class CanalMessages:
         batch_read = batch.filter(pa.array(valid))
         ddl = mask_of(pc.equal(_column(read, "isDdl"), "true"))
         truncates = self._truncates(read, batch_read, ddl & mask_of(pc.equal(_column(read, "type"), _TRUNCATE)))
+        passed = ddl | mask_of(pc.equal(_column(read, "type"), _WATERMARK))
         changes = _are_changes(read) & ~ddl
         rows, sound = _rows_of(read.filter(pa.array(changes)))
         good = changes.copy()
         good[changes] = sound
         malformed = ~valid
-        malformed[valid] = ~(good | ddl)
+        malformed[valid] = ~(good | passed)
         if malformed.any() and self.on_malformed == "fail":
             refuse(batch, malformed, *_MALFORMED)
         chosen = pa.array(good)

@@ -65,6 +65,23 @@ _MARKER: Final = OtherMessage(
 _CHANGE: Final = OtherMessage(
     "but a change event", "Read its topic with parse_debezium, and the transaction topic alone here."
 )
+_BINARY: Final = OtherMessage(
+    "but binary: it begins as messages of a schema registry do (Avro, Protobuf)",
+    "Pass registry=SchemaRegistry(…), in sync's file [assembly.registry] with url; or set the connector's "
+    "value.converter to org.apache.kafka.connect.json.JsonConverter.",
+)
+_STRUCT: Final = OtherMessage(
+    "but the text of Connect's StringConverter (Struct{…}), which nothing can read back",
+    "Set the connector's value.converter to org.apache.kafka.connect.json.JsonConverter, and have it snapshot again.",
+)
+_TEXT: Final = OtherMessage(
+    "but one JSON text, perhaps with a message inside: a converter has written JSON as JSON once more",
+    "Set one JsonConverter at the connector and none behind it, or take the text apart before the sink.",
+)
+_CLOUD_EVENT: Final = OtherMessage(
+    "but a CloudEvent",
+    "Set the connector's value.converter to org.apache.kafka.connect.json.JsonConverter: CloudEvents are not read.",
+)
 _UNWRAPPED: Final = OtherMessage(
     "but a JSON object without Debezium's envelope: no op, no source",
     "Take the transform ExtractNewRecordState out of the connector, and leave topics of other producers out: only the "
@@ -72,11 +89,17 @@ _UNWRAPPED: Final = OtherMessage(
 )
 
 
+_BY_START: Final = {b"\0": _BINARY, b"Struct{": _STRUCT, b'"': _TEXT}
+
+
 def judge_other(value: pa.Scalar, *, markers: bool) -> OtherMessage:
     """What a message is that is not a sound change, or with `markers` not a sound marker."""
-    content = value.as_buffer()
+    content = value.as_buffer().to_pybytes()
+    for start, other in _BY_START.items():
+        if content.startswith(start):
+            return other
     try:
-        fields = members_of(content.to_pybytes().decode(), PAYLOAD)
+        fields = members_of(content.decode(), PAYLOAD)
     except (ValueError, IndexError):
         return OtherMessage()
     return _judge({name: field for name, (field, _) in fields.items()}, markers=markers)
@@ -95,6 +118,8 @@ def _judge(fields: Mapping[str, Any], *, markers: bool) -> OtherMessage:
         return _DELETE
     if operation is None and fields.get("status") is not None and fields.get("id") is not None:
         return _MARKER
+    if "specversion" in fields:
+        return _CLOUD_EVENT
     return OtherMessage() if fields.keys() & _ENVELOPE else _UNWRAPPED
 
 

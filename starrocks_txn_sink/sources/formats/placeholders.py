@@ -51,7 +51,7 @@ def spellings_of_unavailable(placeholder: str) -> UnavailableSpellings:
     if not value:
         raise OptionError(
             f"unavailable_value is {placeholder[:40]!r}, which is no placeholder.",
-            hint="Give it as the connector's unavailable.value.placeholder has it, or None to hand placeholders on.",
+            hint="Give it as the connector's unavailable.value.placeholder has it, or empty to hand placeholders on.",
         )
     text, name = (
         value.decode(errors="replace"),

@@ -183,10 +183,13 @@ _OF_JAVA: Final = {  # how the JVM's consumer fetches and waits; ignored, becaus
     *("default.api.timeout.ms", "request.timeout.ms", "max.poll.interval.ms", "session.timeout.ms"),
     *("heartbeat.interval.ms", "connections.max.idle.ms", "metadata.max.age.ms"),
 }
-_JAAS: Final = re.compile(
-    r'\s*[\w.]+\.(?:Plain|Scram)LoginModule\s+required((?:\s+\w+\s*=\s*"(?:[^"\\]|\\.)*")+)\s*;\s*'
+_JAAS_VALUE: Final = (
+    r""" "(?:[^"\\]|\\.)*" | '(?:[^'\\]|\\.)*' | [A-Za-z_$][\w$-]* """  # Kafka's client takes all three
 )
-_JAAS_FIELD: Final = re.compile(r'(\w+)\s*=\s*"((?:[^"\\]|\\.)*)"')
+_JAAS: Final = re.compile(
+    rf"\s*[\w.]+\.(?:Plain|Scram)LoginModule\s+required((?:\s+\w+\s*=\s*(?:{_JAAS_VALUE}))+)\s*;\s*", re.VERBOSE
+)
+_JAAS_FIELD: Final = re.compile(rf"(\w+)\s*=\s*({_JAAS_VALUE})", re.VERBOSE)
 
 
 def no_client() -> OptionError:
@@ -217,10 +220,12 @@ def client_config(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 def _login(jaas: str) -> dict[str, str]:
     match = _JAAS.fullmatch(jaas)
-    fields = {name: re.sub(r"\\(.)", r"\1", text) for name, text in _JAAS_FIELD.findall(match[1])} if match else {}
+    texts = _JAAS_FIELD.findall(match[1]) if match else []
+    fields = {name: re.sub(r"\\(.)", r"\1", text[1:-1]) if text[0] in "\"'" else text for name, text in texts}
     if fields.keys() != {"username", "password"}:
         raise OptionError(
-            "kafka.sasl.jaas.config is not a user name and a password for PLAIN or SCRAM.",
+            "kafka.sasl.jaas.config is not a user name and a password for PLAIN or SCRAM (…LoginModule required "
+            'username="…" password="…";, with the semicolon).',
             hint=SPARK_READS,
             option="kafka.sasl.jaas.config",
         )

@@ -275,6 +275,14 @@ def test_a_history_table_needs_no_key() -> None:
     target = (column("id", "bigint(20)", key=True), column("price", "decimal(10,2)"), column("region", "varchar(8)"))
     assert statements(source(ORDERS, ()), target=target, model="DUP_KEYS") == []
     assert "takes no deletes" in refused(source(ORDERS), target=target, model="UNIQUE_KEYS")
+    assert "the first delete stops" in plan(source(ORDERS, ()), target=target, model="DUP_KEYS").notes["t"][-1]
+
+
+def test_the_name_of_the_server_s_own_column_is_refused_with_a_rule_that_works() -> None:
+    orders = source({**ORDERS, "__OP": field("int32")})
+    (refusal,) = plan(orders).refusals
+    assert "StarRocks keeps" in refusal.reason
+    assert not plan_with([TableRules(tables="t", rename={"__OP": "op"})], orders).refusals
 
 
 def test_names_that_differ_in_case_are_refused() -> None:

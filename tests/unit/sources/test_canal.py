@@ -96,10 +96,11 @@ def test_the_keys_of_a_table_are_those_of_its_messages() -> None:
     assert [len(schemas) for schemas in result.schemas.values()] == [2]
 
 
-def test_ddl_and_null_messages_are_passed_over() -> None:
+def test_ddl_watermarks_and_null_messages_are_passed_over() -> None:
     ddl = [flat(kind, None, isDdl=True, sql="…") for kind in ("CREATE", "ALTER", "ERASE", "RENAME", "CINDEX", "QUERY")]
-    messages = batch(*ddl, None, flat("INSERT", ONE))
-    assert [position for position, *_ in rows(messages)] == [14]
+    watermark = flat("TIDB_WATERMARK", None, database="", table="", _tidb={"watermarkTs": 429918007904436226})
+    messages = batch(*ddl, None, watermark, flat("INSERT", ONE))
+    assert [position for position, *_ in rows(messages)] == [15]
     assert parsed(messages, on_malformed="drop").malformed == 0
 
 

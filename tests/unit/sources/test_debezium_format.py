@@ -168,6 +168,21 @@ def test_an_odd_message_is_named_with_its_place_and_its_remedy(
     assert "secret" not in str(failure.value)
 
 
+@pytest.mark.parametrize(
+    ("value", "description", "remedy"),
+    [
+        ("\0\0\0\0\1secret", "binary", r"registry=.*\[assembly\.registry\]"),
+        ("Struct{after=Struct{id=1,name=secret}}", "StringConverter", "JsonConverter"),
+        (json.dumps(json.dumps(change(ORDERS, "5:9", 1, {"id": 1}))), "one JSON text", "none behind it"),
+        (json.dumps({"id": "1", "source": "/debezium", "specversion": "1.0", "data": {}}), "a CloudEvent", "JsonConv"),
+    ],
+)
+def test_another_converter_is_named(value: str, description: str, remedy: str) -> None:
+    with pytest.raises(InputError, match=rf"but .*{description}.* offset=5\. .*{remedy}") as failure:
+        rows(value)
+    assert "secret" not in str(failure.value)
+
+
 def test_a_change_among_the_markers_is_named() -> None:
     mixed = messages(marker("END", "5:9", {}), change(ORDERS, "5:9", 1, {"id": 1}), topic="shop.transaction")
     with pytest.raises(InputError, match=r"but a change event at .*offset=6\. Read its topic with parse_debez"):

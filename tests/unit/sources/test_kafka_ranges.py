@@ -45,6 +45,16 @@ def test_a_login_of_the_jvm_becomes_a_user_and_a_password() -> None:
 
 
 @pytest.mark.parametrize(
+    "login", ["username='me' password='p\"w'", "username=me password='p\"w'", "username=me password=p-w"]
+)
+def test_a_login_may_have_single_quotes_or_none(login: str) -> None:
+    """As Kafka's own client reads it (Java's StreamTokenizer)."""
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    config = client_config(SPARK | {"sasl.jaas.config": f"{module} required {login};", "sasl.mechanism": "PLAIN"})
+    assert (config["sasl.username"], config["sasl.password"].replace("-", '"')) == ("me", 'p"w')
+
+
+@pytest.mark.parametrize(
     ("name", "value"),
     [
         ("ssl.truststore.location", "/secret/trust.jks"),
