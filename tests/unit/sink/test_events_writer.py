@@ -11,6 +11,7 @@ import pytest
 from starrocks_txn_sink import SinkOptions, TransactionAssembly
 from starrocks_txn_sink.assembler.rules.model import AssemblerState, OpenTransaction
 from starrocks_txn_sink.assembler.rules.spill import CarriedState, Manifest
+from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import Fenced
 from starrocks_txn_sink.sink import events_writer
@@ -101,7 +102,7 @@ class Runs:
         """A micro-batch that Spark planned at `time`; it runs at `wall`, which is later where it runs again."""
         assert self.events is not None
         self.monkeypatch.setattr(events_writer, "batch_time", lambda *_: time)
-        self.monkeypatch.setattr(events_writer.SystemClock, "wall", lambda _: time if wall is None else wall)
+        self.monkeypatch.setattr(SystemClock, "wall", lambda _: time if wall is None else wall)
         task = self.events.session.lane_task(OPTIONS, batch)
         self.events.write(FRAME, task, self.told.append, lambda *_: None)
 
