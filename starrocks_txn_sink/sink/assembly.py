@@ -14,6 +14,7 @@ from starrocks_txn_sink.assembler import spark
 from starrocks_txn_sink.assembler.rules.model import MissingBegin, OnOpenTimeout, Policy, seconds
 from starrocks_txn_sink.assembler.verified import intake as verified
 from starrocks_txn_sink.assembler.verified.rules import OnOpenTimeout as OnIncomplete, VerifiedPolicy
+from starrocks_txn_sink.assembler.verified.sources import checked
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options.checks import check_choice
 from starrocks_txn_sink.options.table_rules import COMMIT_TIME, SOURCE_TABLE, RuleSet, TableRules, check_rules
@@ -216,6 +217,9 @@ class DebeziumAssembly(MessageAssembly):
         binary_handling_mode: The connector's `binary.handling.mode`, for texts in VARBINARY columns: `hex`, or base64
             with `bytes`, `base64` and None.
         registry: The schema registry (SchemaRegistry) whose schemas values and keys have; None for JSON without it.
+        new_sources: Sources that follow others under their names, each with the time of its first message in Kafka: a
+            database that was restored, a log that was reset. The error `source_changed` says what to write; keep those
+            of before. Whole transactions only.
 
     Raises:
         OptionError: A value cannot work.
@@ -240,6 +244,7 @@ class DebeziumAssembly(MessageAssembly):
     decimal_handling_mode: DecimalMode | None = None
     binary_handling_mode: BinaryMode | None = None
     registry: Schemas | None = None
+    new_sources: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         check_choice("transactions", self.transactions, get_args(Transactions))
@@ -248,6 +253,12 @@ class DebeziumAssembly(MessageAssembly):
                 'open_timeout and on_open_timeout have no meaning with transactions="none": no change waits.',
                 hint="Leave them out.",
                 option="open_timeout",
+            )
+        if self.transactions == "none" and self.new_sources:
+            raise OptionError(
+                'new_sources has no meaning with transactions="none": a change is known by its offset.',
+                hint="Leave it out.",
+                option="new_sources",
             )
         check_choice("deleted_row", self.deleted_row, get_args(DeletedRow))
         check_choice("on_truncate", self.on_truncate, get_args(OnTruncate))
@@ -265,7 +276,8 @@ class DebeziumAssembly(MessageAssembly):
         """The rules of whole source transactions; None: each change by itself."""
         if self.transactions == "none":
             return None
-        return VerifiedPolicy(seconds(self.open_timeout), self.on_open_timeout, self.dead_letter_table)
+        sources = checked(self.new_sources)
+        return VerifiedPolicy(seconds(self.open_timeout), self.on_open_timeout, self.dead_letter_table, sources)
 
     @property
     def needs_state(self) -> bool:

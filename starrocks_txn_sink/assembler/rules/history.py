@@ -140,6 +140,17 @@ def _judge_runs(
     return Verdict(proved, run, refused)
 
 
+def known(
+    history: bytes, places: Places, checksums: Callable[[Places], Sequence[int]], bits: npt.NDArray[np.int64]
+) -> npt.NDArray[np.bool_]:
+    """The mask of the units at `places` (ascending) that the history has there, with their checksums (`judge`)."""
+    entries, mask = np.frombuffer(history, _ENTRY), np.zeros(len(places), dtype=bool)
+    at = np.flatnonzero(np.isin(places, entries["place"]))
+    expected = entries["checksum"][np.searchsorted(entries["place"], places[at])]
+    mask[at] = ((expected ^ np.array(checksums(at), dtype=np.uint32)) & bits[at]) == 0
+    return mask
+
+
 def _unproved(run: Run | None) -> Run | None:
     return run if run is not None and not run.proved else None
 

@@ -186,8 +186,8 @@ def has_status(events: pa.Table, status: str) -> Mask:
     return mask
 
 
-def validate_events(state: VerifiedState, events: pa.Table, source: str) -> VerifiedIntake:
-    """Validate `events` (EVENTS) and drop repeats.
+def validate_events(state: VerifiedState, held_events: pa.Table, events: pa.Table, source: str) -> VerifiedIntake:
+    """Validate `events` (EVENTS) and drop repeats. An END at an old place whose rows are here is judged with them.
 
     Raises InputError, which names the missing value and its place, never a row, and SourceChanged for a transaction
     that has the id of another one.
@@ -199,7 +199,7 @@ def validate_events(state: VerifiedState, events: pa.Table, source: str) -> Veri
     ends = events.filter(is_end)
     ends = ends.set_column(ends.schema.get_field_index(model.POSITION), model.POSITION, _placed(ends, state.past.shift))
     below = pc.less_equal(ends[model.POSITION], pa.scalar(state.last_position, pa.int64()))
-    settled = remember_ids(state.settled, _ids(ends.filter(below)).to_pylist())
+    settled = remember_ids(state.settled, _alone(ends.filter(below), held_events, events))
     is_settled = pc.is_in(events[model.TXN_ID], value_set=pa.array(settled, pa.string()), skip_nulls=True)
     quarantined = pc.is_in(events[model.TXN_ID], value_set=pa.array(state.quarantined, pa.string()), skip_nulls=True)
     quarantined = pc.and_(quarantined, pc.invert(is_settled))
@@ -219,6 +219,18 @@ def validate_events(state: VerifiedState, events: pa.Table, source: str) -> Veri
     )
     new = _those(events, pc.invert(pc.or_(is_settled, quarantined)))
     return VerifiedIntake(new, late, repeats, ends_of(again, repeats), settled, counters)
+
+
+def _alone(ends: pa.Table, *events: pa.Table) -> list[str]:
+    """The ids of the `ends` that have no row among `events`."""
+    if not ends.num_rows:
+        return []
+    ids = _ids(ends)
+    for table in events:
+        with_rows = table[model.TXN_ID].filter(table[STATUS].is_null())
+        ids = ids.filter(pc.invert(pc.is_in(ids, value_set=with_rows.combine_chunks())))
+    found: list[str] = ids.to_pylist()
+    return found
 
 
 def _placed(ends: pa.Table, shift: int) -> pa.Array:

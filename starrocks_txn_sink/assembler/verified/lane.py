@@ -31,6 +31,7 @@ from starrocks_txn_sink.assembler.verified.rules import (
     VerifiedAssembler,
     VerifiedPolicy,
 )
+from starrocks_txn_sink.assembler.verified.sources import Successions
 from starrocks_txn_sink.assembler.verified.units import DEAD_LETTER_SUFFIX
 from starrocks_txn_sink.protocol.snapshots import Marks, then, whole
 from starrocks_txn_sink.rows.columns import EVENT_TIME
@@ -87,19 +88,43 @@ class VerifiedLane:
     _sources: dict[str, _Source] = field(default_factory=dict)
     _held_bytes: int = 0
     _texts: _TextCache = field(init=False)
+    _successions: Successions = field(init=False)
 
     def __post_init__(self) -> None:
         self._texts = _TextCache(self.storage)
+        self._successions = Successions(self.policy.new_sources)
         for name, partition in self.carried.items():  # without new events, too: transactions get overdue
             if not isinstance(partition.state, VerifiedState):
                 raise other_rules(name)
             self._sources[name] = _source_of(partition.state, partition.places)
+        for name in self.carried:
+            if self._successions.later(name) and not self.carried.keys() & set(self._successions.later(name)):
+                self._hand_over(name)
+
+    def _hand_over(self, name: str) -> None:
+        """Give what waits in a source, and is of one that follows it, to that one, which is declared now."""
+        source, segments = self._sources[name], []
+        for segment in self._sources[name].segments:
+            assert segment.place is not None
+            events = self.storage.read(segment.place)
+            for owner, mask in self._successions.parts(self._successions.first(name), events[v.TIMESTAMP]):
+                part = events if mask is None else events.filter(mask)
+                if owner != name:
+                    self._take(owner, part)
+                elif mask is None:
+                    segments.append(segment)
+                else:
+                    (place,) = self.storage.write([part])
+                    segments.append(_Segment(part.num_rows, part.nbytes, None, place, segment.number))
+        source.segments, source.held = segments, len(segments)
+        source.events = sum(segment.rows for segment in segments)
 
     def feed(self, events: pa.Table, *, any_order: bool = False) -> Iterator[ReleasedRows]:  # noqa: ARG002
         """Take in events with their source partition, in any order; nothing is released yet."""
         for part in group_by_partition(events).by_partition():
             table = part.table if part.order is None else part.table.take(pa.array(part.order))
-            self._take(str(part.names[0]), table)
+            for owner, mask in self._successions.parts(str(part.names[0]), table[v.TIMESTAMP]):
+                self._take(owner, table if mask is None else table.filter(mask))
         if self._held_bytes > self.held_limit:
             self._spill()
         return iter(())
@@ -121,7 +146,8 @@ class VerifiedLane:
 
         Raises the errors of VerifiedAssembler.judge, of any source before the first row of another one.
         """
-        judgements = [(name, source, self._judge(name, source)) for name, source in self._sources.items()]
+        in_order = sorted(self._sources.items(), key=lambda source: self._successions.number(source[0]))
+        judgements = [(name, source, self._judge(name, source)) for name, source in in_order]
         for name, source, judgement in judgements:
             rows = _SourceRows(source.segments, self._texts)
             for units in judgement.released:
@@ -181,7 +207,8 @@ class VerifiedLane:
             if judgement is None or not (marks or source.before.marks):
                 continue
             merged_marks = then(
-                source.before.marks, {mark: marks[mark] for mark in marks if mark.startswith(whole(name))}
+                source.before.marks,
+                {mark: marks[mark] for mark in marks if mark.startswith(whole(self._successions.first(name)))},
             )
             waiting = judgement.events[model.OP].filter(pa.array(judgement.held))
             if pc.any(pc.equal(waiting, v.SNAPSHOT)).as_py():

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from starrocks_txn_sink.assembler.rules import history, model
 from starrocks_txn_sink.assembler.rules.history import Run
 from starrocks_txn_sink.assembler.rules.intake import Indexes
-from starrocks_txn_sink.assembler.verified.gtids import SeenGtids, by_server
+from starrocks_txn_sink.assembler.verified.gtids import Mask, SeenGtids, by_server
 from starrocks_txn_sink.errors import SourceChanged
 from starrocks_txn_sink.rows.metadata import without_time
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 POSITIONS: Final = ""
 """The log of the transactions without a GTID: their place is their position."""
 
+_MOST_UNPROVED: Final = 100_000
+"""Transactions that wait for a proof: a repeat has one sooner unless it comes from further back than thrice as many."""
 _REMEMBERED: Final = 256  # newest transactions of a log whose places the state has without a gap
 _CONTENT_BITS: Final = 16  # of a checksum; the others are of the id
 _ALL: Final = 0xFFFFFFFF
@@ -77,6 +79,10 @@ class Past:
         """Whether what nothing proves ends the query: a state of an earlier release has not seen all positions."""
         return log != POSITIONS or history.knows_all(self.histories.get(log, b""))
 
+    def waits(self, log: str) -> bool:
+        """Whether a transaction of the log may get its proof later."""
+        return bool(self.histories.get(log)) and self.knows_all(log)
+
 
 @dataclass(frozen=True, slots=True)
 class Placed:
@@ -122,20 +128,23 @@ class Placed:
         return sums
 
 
-def judge(source: str, past: Past, repeats: Placed, with_rows: WithRows, *, newer: bool) -> tuple[Past, set[str]]:
+def judge(
+    source: str, past: Past, repeats: Placed, with_rows: WithRows, *, newer: bool, here: Mask
+) -> tuple[Past, set[str], set[str]]:
     """The past after `repeats`, none of which was released now, and the ids of those that are not proved to be repeats.
 
-    `newer`: other transactions were released with them. Raises SourceChanged for a transaction that is not the one that
-    was at its place, and for a run that has ended without a proof.
+    The last set has those of the mask `here` among them that wait: they come again next time. `newer`: other
+    transactions were released with them. Raises SourceChanged for a transaction that is not the one that was at its
+    place, for a run that has ended without a proof, and for one that is too long to wait for a proof.
     """
-    runs, unproved = dict[str, Run](), set[str]()
+    runs, unproved, waiting = dict[str, Run](), set[str](), set[str]()
     logs = repeats.by_log(past)
     for log in {*logs, *past.runs}:
         at, places = logs.get(log, (np.empty(0, np.int64), np.empty(0, np.int64)))
-        here = repeats.last_row[at] >= 0
+        has_content = repeats.last_row[at] >= 0
         if log != POSITIONS:  # the id is the place: only the content proves or disproves
-            rest, at, places = at[~here], at[here], places[here]
-            here = here[here]
+            rest, at, places = at[~has_content], at[has_content], places[has_content]
+            has_content = has_content[has_content]
             if not len(at):
                 unproved.update(repeats.ids.take(pa.array(rest)).to_pylist())
         verdict = history.judge(
@@ -143,7 +152,7 @@ def judge(source: str, past: Past, repeats: Placed, with_rows: WithRows, *, newe
             past.runs.get(log),
             places,
             lambda chosen, at=at: repeats.checksums(at[chosen], with_rows),  # type: ignore[misc]
-            bits=np.where(here, _ALL, _ALL & ~_CONTENT),
+            bits=np.where(has_content, _ALL, _ALL & ~_CONTENT),
             newer=newer,
         )
         if isinstance(verdict, history.Disproof):
@@ -151,10 +160,27 @@ def judge(source: str, past: Past, repeats: Placed, with_rows: WithRows, *, newe
         refused = verdict.refused or _older_than_all(past.histories.get(log, b""), verdict.run)
         if refused is not None and past.knows_all(log):
             raise _unproved(source, refused, log)
-        if verdict.run is not None:
-            runs[log] = verdict.run
-        unproved.update(repeats.ids.take(pa.array(at[~verdict.proved])).to_pylist())
-    return replace(past, runs=runs), unproved
+        run, rest = verdict.run, at[~verdict.proved]
+        unproved.update(repeats.ids.take(pa.array(rest)).to_pylist())
+        if run is not None and not run.proved and past.waits(log):
+            if run.units > _MOST_UNPROVED:
+                raise _unproved(source, run, log)
+            waiting.update(repeats.ids.take(pa.array(rest[here[rest]])).to_pylist())
+            run = replace(run, units=run.units - int(here[rest].sum()))
+        if run is not None and (run.proved or run.units):
+            runs[log] = run
+    return replace(past, runs=runs), unproved, waiting
+
+
+def strangers(past: Past, repeats: Placed, with_rows: WithRows) -> set[str]:
+    """The ids of the `repeats` that `past` does not know by place and content: of another source, if there is one."""
+    ids = set[str](repeats.ids.to_pylist())
+    for log, (at, places) in repeats.by_log(past).items():
+        bits = np.where(repeats.last_row[at] >= 0, _ALL, _ALL & ~_CONTENT)
+        checksums = lambda chosen, at=at: repeats.checksums(at[chosen], with_rows)  # noqa: E731
+        known = history.known(past.histories.get(log, b""), places, checksums, bits)
+        ids.difference_update(repeats.ids.take(pa.array(at[known])).to_pylist())
+    return ids
 
 
 def _older_than_all(entries: bytes, run: Run | None) -> Run | None:

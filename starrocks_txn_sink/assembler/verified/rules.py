@@ -22,14 +22,22 @@ from starrocks_txn_sink.assembler.verified import intake as v, repeats, tally
 from starrocks_txn_sink.assembler.verified.deliveries import WithRows, integer_column
 from starrocks_txn_sink.assembler.verified.intake import HeldBlob, VerifiedCounters, VerifiedIntake, VerifiedState
 from starrocks_txn_sink.assembler.verified.repeats import Past, Placed
+from starrocks_txn_sink.assembler.verified.sources import begins
 from starrocks_txn_sink.assembler.verified.tally import Tally, TransactionClasses
 from starrocks_txn_sink.assembler.verified.units import LostUnit, Units, same_events
-from starrocks_txn_sink.errors import SourceTransactionError
+from starrocks_txn_sink.errors import SourceChanged, SourceTransactionError
 from starrocks_txn_sink.options.checks import check_choice
 from starrocks_txn_sink.telemetry import Event
 
 OnOpenTimeout = Literal["quarantine", "fail"]
 ReadBlob = Callable[[int], pa.Table]
+
+_TIMES: Final = (model.TXN_ID, v.TIMESTAMP)
+_WAY_ON: Final = (
+    "If it is another source now, and this is meant, go on with it: set new_sources = [{names}] in "
+    "DebeziumAssembly (for sync in [assembly] of its file), and start the query again, with the same `job` and "
+    "checkpoint. Rows that the new source lacks stay in StarRocks (docs/operations/errors/source_changed.md)."
+)
 
 WAITING_SECONDS: Final = 60.0
 MANY_BLOBS: Final = 32  # with more blobs, small ones are merged
@@ -41,12 +49,14 @@ class VerifiedPolicy:
     """Options. `open_timeout` (seconds of processing time; None: no limit) bounds how long a transaction is incomplete.
 
     Afterwards `quarantine` sends its rows to `dead_letter_table` or, without one, drops and counts them; `fail` stops
-    the job.
+    the job. `new_sources` follow others under their names, from a time of Kafka's messages on: a lane takes these
+    for another source partition (`verified.sources`).
     """
 
     open_timeout: float | None = None
     on_open_timeout: OnOpenTimeout = "quarantine"
     dead_letter_table: str | None = None
+    new_sources: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_choice("on_open_timeout", self.on_open_timeout, get_args(OnOpenTimeout))
@@ -117,7 +127,11 @@ class VerifiedAssembler:
         Raises InputError for events that break the contract, SourceTransactionError for an overdue transaction under
         `on_open_timeout="fail"`, SourceChanged for a transaction at the position of another one.
         """
-        intake = v.validate_events(state, events, self.source)
+        everything = [table.select(_TIMES) for table in (held_events, events)]
+        try:
+            intake = v.validate_events(state, held_events, events, self.source)
+        except SourceChanged as error:
+            raise self._with_way_on(error, everything, {error.context["txn_id"]}) from None
         arrivals = pa.array(np.full(intake.events.num_rows, float(now)))
         table = pa.concat_tables([held_events, intake.events.append_column(v.HELD_EVENTS.field(v.ARRIVED), arrivals)])
         table = table.combine_chunks()  # rows are taken from it piece by piece
@@ -125,8 +139,11 @@ class VerifiedAssembler:
         classes = tally.classify(counts, state.last_position, state.past)
         self._refuse(table, counts, classes, now)
         judgement = _JudgedEvents(table, replace(counts, position=classes.position), classes)
-        past, unknown = self._judge_repeats(judgement, state, intake, with_rows)
+        past, unproved, unsettled = self._judge_repeats(judgement, state, intake, everything, with_rows)
         state = replace(state, past=past)
+        is_new = np.arange(table.num_rows) >= held_events.num_rows
+        unknown = _unknown(judgement, intake, unproved, is_new)
+        judgement = judgement.without(unsettled)
         trusted = self._tell_trusted(judgement)
         state, letters, notices = self._give_up(judgement, state, intake)
         state, waiting = self._report_waiting(judgement, state, now)
@@ -135,20 +152,37 @@ class VerifiedAssembler:
         return _judgement(judgement, state, replace(intake, counters=counters), letters, notices)
 
     def _judge_repeats(
-        self, judgement: _JudgedEvents, state: VerifiedState, intake: VerifiedIntake, with_rows: WithRows
-    ) -> tuple[Past, pa.Table]:
-        """The next past, and the repeats that are not proved to be repeats; SourceChanged where that ends the query."""
+        self,
+        judgement: _JudgedEvents,
+        state: VerifiedState,
+        intake: VerifiedIntake,
+        everything: Sequence[pa.Table],
+        with_rows: WithRows,
+    ) -> tuple[Past, set[str], set[str]]:
+        """The next past, the ids of what is not proved to be a repeat, and those among them that wait for a proof.
+
+        Raises SourceChanged where that ends the query.
+        """
         repeated = judgement.classes.repeated
         past = replace(state.past, shift=judgement.classes.shift)
         past = repeats.remember(past, judgement.placed(judgement.full), with_rows)
         past = replace(past, gtids=past.gtids.and_more(judgement.ids(judgement.classes.released)))
         filled = repeated[judgement.tally.expected[repeated] > 0]
         again = intake.again + judgement.placed(filled)
-        past, unproved = repeats.judge(self.source, past, again, with_rows, newer=len(judgement.full) > 0)
-        foreign = repeated[np.isin(judgement.ids(repeated), list(unproved))]
-        more = judgement.table.filter(pa.array(judgement.of(foreign) & judgement.opening))
-        early = intake.repeats.filter(pc.is_in(intake.repeats[model.TXN_ID], pa.array(sorted(unproved), pa.string())))
-        return past, pa.concat_tables([early, more.select(early.schema.names)])
+        here = np.arange(len(again.ids)) >= len(intake.again.ids)
+        try:
+            return repeats.judge(self.source, past, again, with_rows, newer=len(judgement.full) > 0, here=here)
+        except SourceChanged as error:
+            raise self._with_way_on(error, everything, repeats.strangers(past, again, with_rows)) from None
+
+    def _with_way_on(self, error: SourceChanged, events: Sequence[pa.Table], ids: set[str]) -> SourceChanged:
+        """The same error with what to set, so that the transactions `ids` are those of a new source."""
+        time = _time_of(pa.concat_tables(events), ids)
+        if time is None:
+            return error
+        name = begins(self.source.rpartition("@")[0] or self.source, time)
+        hint = _WAY_ON.format(names=", ".join(f'"{each}"' for each in (*self.policy.new_sources, name)))
+        return SourceChanged(error.message, hint=hint, **error.context, new_source=name)
 
     def _repeat_notices(self, unknown: pa.Table) -> Iterator[Event]:
         if unknown.num_rows:
@@ -280,6 +314,14 @@ class _JudgedEvents:
         """Mask of the events that open a transaction: rows and ENDs, but no BEGIN."""
         return ~v.has_status(self.table, v.BEGIN)
 
+    def without(self, waiting: set[str]) -> _JudgedEvents:
+        """The same, but the transactions `waiting` are no repeats yet."""
+        repeated = self.classes.repeated
+        if not waiting or not len(repeated):
+            return self
+        waits = np.isin(self.ids(repeated).to_numpy(zero_copy_only=False), list(waiting))
+        return replace(self, classes=replace(self.classes, repeated=repeated[~waits]))
+
     @property
     def trusted(self) -> Indexes:
         """The released transactions that no count proves."""
@@ -327,6 +369,28 @@ def _judgement(
     counters = intake.counters + _outcome_counters(judgement, sum(unit.rows for unit in units), full, finished)
     state = replace(state, oldest=oldest, waiting=counters.open, waiting_rows=counters.open_rows)
     return Judgement(state, counters, units, letters, notices, table, ~finished)
+
+
+def _time_of(events: pa.Table, ids: set[str]) -> int | None:
+    """The time in Kafka of the first event of the transactions `ids`, or of the snapshot in front of them."""
+    mine = pc.is_in(events[model.TXN_ID], pa.array(sorted(ids), pa.string()))
+    first: int | None = pc.min(events[v.TIMESTAMP].filter(mine)).as_py()
+    if first is None:
+        return None
+    earlier = events.filter(pc.less(events[v.TIMESTAMP], first))
+    of_others = pc.max(earlier[v.TIMESTAMP].filter(earlier[model.TXN_ID].is_valid()))
+    read = earlier[v.TIMESTAMP].filter(earlier[model.TXN_ID].is_null())
+    read = read.filter(pc.greater(read, of_others)) if of_others.is_valid else read
+    return min(first, pc.min(read).as_py() or first)
+
+
+def _unknown(judgement: _JudgedEvents, intake: VerifiedIntake, unproved: set[str], is_new: Mask) -> pa.Table:
+    """The new events of the transactions `unproved`."""
+    repeated = judgement.classes.repeated
+    foreign = repeated[np.isin(judgement.ids(repeated).to_numpy(zero_copy_only=False), list(unproved))]
+    more = judgement.table.filter(pa.array(judgement.of(foreign) & judgement.opening & is_new))
+    early = intake.repeats.filter(pc.is_in(intake.repeats[model.TXN_ID], pa.array(sorted(unproved), pa.string())))
+    return pa.concat_tables([early, more.select(early.schema.names)])
 
 
 def _begins_without_end(judgement: _JudgedEvents, settled: Indexes) -> Mask:

@@ -6,6 +6,7 @@ import json
 import random
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
@@ -238,7 +239,10 @@ def test_lower_transactions_are_told_at_once_and_judged_when_newer_ones_come() -
     stage = Stage()
     stage.feed(*(event for number in range(1, 700) for event in at(f"{number}", number, 10 * number)))
     assert stage.feed(*at("other", 900, 1005)) == []
-    assert (stage.counted.repeats, stage.counted.repeated_rows, stage.counted.unknown_repeats) == (2, 1, 2)
+    assert (stage.counted.repeats, stage.counted.unknown_repeats) == (0, 2)
+    assert (stage.level.open, stage.level.open_rows) == (1, 1)  # it waits for its proof
+    stage.feed()
+    assert (stage.level.open, stage.counted.unknown_repeats) == (1, 2)
     (notice,) = stage.notices
     assert notice.name == "source.repeated"
     places = {"partition": "shop", "position": 1005, "upto": 1005}
@@ -246,6 +250,25 @@ def test_lower_transactions_are_told_at_once_and_judged_when_newer_ones_come() -
     assert stage.adds_up()
     with pytest.raises(SourceChanged, match=r"^1 transaction\(s\) came at positions below"):
         stage.feed(*at("700", 901, 7000))
+
+
+def test_what_waits_for_its_proof_is_dropped_once_it_has_it() -> None:
+    stage = Stage()
+    transactions = {number: at(f"{number}:1", number, 10 * number) for number in range(1, 700)}
+    stage.feed(*(event for events in transactions.values() for event in events))
+    stage.header = json.dumps(json.loads(stage.header) | {"settled": []})
+    first = next(number for number in range(100, 700) if not _remembers(stage, 10 * number))
+    stage.feed(*transactions[first])
+    assert (stage.level.open, stage.counted.repeats, stage.counted.unknown_repeats) == (1, 0, 2)
+    stage.feed(*(event for number in range(first + 1, 700) for event in transactions[number]))
+    assert (stage.level.open, stage.counted.repeats) == (0, 2 * (700 - first))
+    assert (len(stage.out), stage.blobs) == (699, {})
+    assert stage.adds_up()
+
+
+def _remembers(stage: Stage, place: int) -> bool:
+    entries = np.frombuffer(stage.state.past.histories[""], np.dtype([("n", "<i8"), ("place", "<i8"), ("c", "<u4")]))
+    return place in entries["place"]
 
 
 def test_a_transaction_older_than_all_that_were_read_stops_the_query_at_once() -> None:

@@ -1,0 +1,162 @@
+"""A source that another one follows under its name: the error says from when on, and the declaration goes on there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from starrocks_txn_sink import DebeziumAssembly
+from starrocks_txn_sink.assembler.rules.model import SOURCE_PARTITION
+from starrocks_txn_sink.assembler.rules.spill import Manifest, SpillStorage
+from starrocks_txn_sink.assembler.verified.lane import VerifiedLane
+from starrocks_txn_sink.assembler.verified.rules import VerifiedPolicy
+from starrocks_txn_sink.assembler.verified.sources import begins
+from starrocks_txn_sink.errors import OptionError, SourceChanged
+from tests.support.memory_directory import MemoryDirectory
+from tests.support.verified_source import Fields, begin, end, read, row, table
+
+UUID, OTHER = "5a1f0c3e-0000-4000-8000-00000000000a", "5a1f0c3e-0000-4000-8000-00000000000b"
+
+
+@dataclass
+class Lanes:
+    """The lane of one micro-batch after the other; `out` are the released rows: source partition, id and position."""
+
+    declared: tuple[str, ...] = ()
+    directory: MemoryDirectory = field(default_factory=MemoryDirectory)
+    manifest: bytes = field(default_factory=lambda: Manifest().to_json())
+    batch: int = 0
+    out: list[tuple[Any, ...]] = field(default_factory=list)
+
+    def feed(self, events: Sequence[Fields]) -> None:
+        manifest = Manifest.from_json(self.manifest)
+        storage = SpillStorage(self.directory, f"e-{self.batch}", manifest.inline)
+        lane = VerifiedLane(VerifiedPolicy(new_sources=self.declared), manifest.partitions, 0.0, storage)
+        events_fed = table(events)
+        assert not list(lane.feed(events_fed.add_column(0, SOURCE_PARTITION, pa.repeat("shop", events_fed.num_rows))))
+        released = [
+            (name, row["txn_id"], row["position"])
+            for part in lane.finish()
+            for name, rows in part.by_partition()
+            for row in rows.to_pylist()
+        ]
+        after = manifest.with_batch(self.batch, "q", lane.carry_over(), storage.new_inline.items())
+        storage.close()
+        self.manifest, self.batch, self.out = after.to_json(), self.batch + 1, self.out + released
+
+    def feed_until_accepted(self, events: Sequence[Fields]) -> list[str]:
+        """Feed, and do what the errors say; the times that they name."""
+        said: list[str] = []
+        while True:
+            error = self._error_of(events)
+            if error is None or len(said) == 5:
+                return said
+            said.append(error.context["new_source"])
+            (listed,) = re.findall(r"new_sources = \[(.*?)\]", str(error))
+            self.declared = tuple(text.strip(' "') for text in listed.split(","))
+
+    def _error_of(self, events: Sequence[Fields]) -> SourceChanged | None:
+        try:
+            self.feed(events)
+        except SourceChanged as error:
+            return error
+        return None
+
+
+def at(txn: str, sequence: int, lsn: int, time: int) -> list[Fields]:
+    """A transaction with one row."""
+    events = [begin(txn, sequence, lsn), row(txn, 1, lsn=lsn), end(txn, sequence + 1, lsn, {"public.a": 1})]
+    return [event | {"timestamp": time + number} for number, event in enumerate(events)]
+
+
+def many(numbers: Iterable[int], time: int, names: str = "{}", sequence: int = 0) -> list[Fields]:
+    """Transactions, 10 places and milliseconds apart."""
+    return [
+        event
+        for place, number in enumerate(numbers)
+        for event in at(names.format(number), sequence + 2 * place + 2, 10 * number, time + 10 * place)
+    ]
+
+
+@pytest.mark.parametrize("names", ["{}", "again-{}"])
+@pytest.mark.parametrize("tail", [0, 3])
+def test_a_database_that_was_set_back_goes_on_once_its_time_is_declared(names: str, tail: int) -> None:
+    """Also where its ids are those of before, and the old source has sent more in the same micro-batch."""
+    lanes = Lanes()
+    lanes.feed(many(range(1, 101), 0))
+    old = many(range(101, 101 + tail), 5_000, sequence=300)
+    restored = many(range(40, 160), 10_000, "other" + names, sequence=400)
+    assert lanes.feed_until_accepted([*old, *restored]) == [begins("shop", 10_000)]
+    written = [(name, position // 10) for name, _, position in lanes.out]
+    new = begins("shop", 10_000)
+    assert written == [*(("shop", n) for n in range(1, 101 + tail)), *((new, n) for n in range(40, 160))]
+    lanes.feed([*many(range(160, 170), 20_000, sequence=900), *many(range(157, 160), 30_000, "other" + names, 980)])
+    assert [position // 10 for _, _, position in lanes.out[220 + tail :]] == [*range(160, 170)]  # the rest are repeats
+
+
+def test_what_waits_for_a_proof_is_of_the_new_source_too() -> None:
+    """Between two places that are remembered, nothing tells it from repeats: it waits, and nothing of it is lost."""
+    lanes = Lanes()
+    lanes.feed(many(range(1, 2001), 0))
+    restored = range(1010, 1700)
+    for start in range(1010, 1700, 30):
+        part = many(range(start, min(start + 30, 1700)), 90_000 + start * 10, "other-{}", sequence=10_000 + 2 * start)
+        said = lanes.feed_until_accepted(part)
+        if said:
+            assert said == [begins("shop", 90_000 + 10_100)]
+    assert [position // 10 for name, _, position in lanes.out if "@" in name] == [*restored]
+
+
+def test_the_snapshot_in_front_of_a_new_source_is_its_own() -> None:
+    lanes = Lanes()
+    lanes.feed(many(range(1, 101), 0))
+    lanes.feed([read(7, lsn=400) | {"timestamp": 8_000}, read(8, lsn=400) | {"timestamp": 8_001}])
+    assert len(lanes.out) == 100
+    assert lanes.feed_until_accepted(many(range(41, 45), 10_000, "other-{}", sequence=400)) == [begins("shop", 8_000)]
+    new = begins("shop", 8_000)
+    assert [(name, txn) for name, txn, _ in lanes.out[100:]] == [
+        *[(new, None)] * 2,
+        *((new, f"other-{n}") for n in range(41, 45)),
+    ]
+
+
+def test_a_log_that_was_reset_has_the_same_gtids_and_other_transactions() -> None:
+    lanes = Lanes()
+    lanes.feed(many(range(1, 51), 0, UUID + ":{}"))
+    reset = [
+        event | {"row": "{}"} if "row" in event else event for event in many(range(1, 21), 9_000, UUID + ":{}", 500)
+    ]
+    assert lanes.feed_until_accepted(reset) == [begins("shop", 9_000)]
+    assert [position // 10 for _, _, position in lanes.out] == [*range(1, 51), *range(1, 21)]
+
+
+def test_a_second_new_source_is_declared_beside_the_first() -> None:
+    lanes = Lanes()
+    lanes.feed(many(range(50, 101), 0))
+    lanes.feed_until_accepted(many(range(41, 45), 10_000, "b-{}", sequence=400))
+    assert lanes.feed_until_accepted(many(range(30, 35), 20_000, "c-{}", sequence=600)) == [begins("shop", 20_000)]
+    assert lanes.declared == (begins("shop", 10_000), begins("shop", 20_000))
+    assert [position // 10 for _, _, position in lanes.out] == [*range(50, 101), *range(41, 45), *range(30, 35)]
+
+
+def test_a_declared_source_splits_the_messages_of_its_name_alone() -> None:
+    lanes = Lanes((begins("other", 50),))
+    lanes.feed(many(range(1, 11), 0))
+    assert {name for name, _, _ in lanes.out} == {"shop"}
+
+
+def test_a_declared_source_has_a_name_and_a_time_with_a_zone() -> None:
+    names = (begins("a@b", 1_764_378_123_456), "shop@1970-01-01T01:00:00+01:00")
+    policy = DebeziumAssembly(new_sources=names).policy
+    assert policy is not None
+    assert policy.new_sources == names
+    for wrong in ("yesterday", "shop@2026-11-29T01:00:00", "@1970-01-01T00:00:01Z", 5):
+        with pytest.raises(OptionError, match="new_sources"):
+            DebeziumAssembly(new_sources=(wrong,))  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="known by its offset"):
+        DebeziumAssembly(transactions="none", new_sources=("shop@1970-01-01T00:00:01Z",))
