@@ -61,7 +61,8 @@ class Checker:
             for seq, (table, content) in enumerate(transaction.rows)
         }
         self._seen: set[tuple[str, int, int]] = set()
-        self._next = {transactions[0].partition: 0 for transactions in source.truth}
+        self._truth = {transactions[0].partition: transactions for transactions in source.truth}
+        self._next = dict.fromkeys(self._truth, 0)
         self._order: dict[tuple[str, str], tuple[int, int]] = {}
         self._superseded: dict[str, str] = {}
         self.most_tables: int | None = None  # that have room under a label
@@ -117,7 +118,7 @@ class Checker:
         for row in ledger:
             if row["kind"] != "position" or row["name"] not in self._next:
                 continue
-            new = self._source.truth[int(row["name"].removeprefix("p-"))][self._next[row["name"]] :]
+            new = self._truth[row["name"]][self._next[row["name"]] :]
             places = [
                 (transaction.partition, transaction.position, seq)
                 for transaction in new
@@ -165,7 +166,7 @@ class Checker:
         for partition, number in self._next.items():
             entry = self._store.ledger.get((self._job, "position", partition))
             position = entry["position"] if entry else None
-            newest = self._source.truth[int(partition.removeprefix("p-"))][number - 1].position if number else None
+            newest = self._truth[partition][number - 1].position if number else None
             if position != newest:
                 self.report("other", f"the ledger has {position} for {partition}, the data {newest}")
 

@@ -4,6 +4,8 @@ With `whole` the messages of a connector go through a topic for each table and o
 different speeds. The connector is killed in the middle of transactions, and sends the rest of them again with a BEGIN
 and an END of its own, or transactions that it has sent before. Without, each change is a source transaction by itself,
 at its offset, with messages between them that have no row.
+
+A database that was set back follows in the same topics: with lower places, as a source partition of its own.
 """
 
 from __future__ import annotations
@@ -18,10 +20,11 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
+from starrocks_txn_sink.assembler.verified.sources import begins
 from starrocks_txn_sink.sources.kafka.ranges import OffsetRanges
 
 from .event_log import Event, EventSource, sliced
-from .source import Row, SourceTransaction
+from .source import Cut, Row, SourceTransaction, further_transactions
 
 _MARKERS = "transaction"
 _FIRST_ID = 700
@@ -33,12 +36,21 @@ class DebeziumSource(EventSource):
     """`proofs[i]` says of each source transaction of source partition i from where on its messages prove it."""
 
     proofs: list[list[Proof]] = field(default_factory=list)
+    followed: list[int] = field(default_factory=list)  # of each further source the source partition in Kafka
 
     def ended(self, partition: int, slices: int) -> int:
         """How many source transactions the first `slices` slices prove for certain, with all before them."""
+        return self._proved(partition, partition, slices)
+
+    def ended_later(self, cut: Cut) -> Cut:
+        """How many those of each source that follows another one prove."""
+        further = enumerate(self.followed, len(self.slices))
+        return tuple(self._proved(number, partition, cut[partition]) for number, partition in further)
+
+    def _proved(self, number: int, partition: int, slices: int) -> int:
         read = [event["position"] for events in self.slices[partition][:slices] for event in events]
         end = read[-1] + 1 if read else 0
-        return sum(takewhile(bool, (proof.holds(end) for proof in self.proofs[partition])))
+        return sum(takewhile(bool, (proof.holds(end) for proof in self.proofs[number])))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +68,33 @@ class Proof:
         return self.needed <= end and not any(row < end <= begin for row, begin in self.strays)
 
 
-def debezium_source(truth: list[list[SourceTransaction]], rng: Random, *, whole: bool) -> DebeziumSource:
-    """The messages of `truth`, or, without `whole`, of its rows, each of which is then a source transaction."""
-    logs = [(_whole if whole else _single)(transactions, rng) for transactions in truth]
+def debezium_source(
+    truth: list[list[SourceTransaction]], rng: Random, *, whole: bool, set_back: bool = False
+) -> DebeziumSource:
+    """The messages of `truth`, or, without `whole`, of its rows, each of which is then a source transaction.
+
+    With `set_back` the database of each source partition is set back in the end, and goes on from there.
+    """
+    if whole:
+        logs = [_whole(transactions, rng, set_back=set_back) for transactions in truth]
+    else:
+        logs = [_single(transactions, rng) for transactions in truth]
     slices = [sliced(events, rng) for events, _, _ in logs]
-    return DebeziumSource([transactions for _, transactions, _ in logs], [], slices, [proofs for _, _, proofs in logs])
+    sources = [
+        (number, name) for number, (_, of, _) in enumerate(logs) for name in dict.fromkeys(t.partition for t in of)
+    ]
+    sources.sort(key=lambda source: "@" in source[1])
+    pairs = {
+        name: [(t, p) for _, of, proofs in logs for t, p in zip(of, proofs, strict=True) if t.partition == name]
+        for _, name in sources
+    }
+    return DebeziumSource(
+        [[transaction for transaction, _ in pairs[name]] for _, name in sources],
+        [],
+        slices,
+        [[proof for _, proof in pairs[name]] for _, name in sources],
+        [number for number, name in sources if "@" in name],
+    )
 
 
 Log = tuple[list[Event], list[SourceTransaction], list[Proof]]
@@ -108,9 +142,10 @@ class _Connector:
         self, transaction: SourceTransaction, first: int, upto: int, *, ended: bool = True, needed: bool = True
     ) -> None:
         """The rows `first` to `upto` of a transaction, numbered from 1; without END the connector was killed."""
-        self.deliveries.append(_Delivery(transaction.number, needed))
+        self.deliveries.append(_Delivery((transaction.partition, transaction.number), needed))
         begin = transaction.position - len(transaction.rows) - 1
-        xid, rows = _FIRST_ID + transaction.number, transaction.rows[first:upto]
+        xid = _FIRST_ID + transaction.number + 50 * (transaction.partition != self.partition)
+        rows = transaction.rows[first:upto]
         self.send(_MARKERS, {"status": "BEGIN", "id": f"{xid}:{begin}", "ts_ms": 1})
         for order, row in enumerate(rows, 1):
             lsn = begin + first + order
@@ -141,9 +176,9 @@ class _Connector:
 
 @dataclass(slots=True)
 class _Delivery:
-    """A delivery of the transaction `number`, which may be `needed`; the offsets of its BEGIN and other messages."""
+    """A delivery of a transaction, which may be `needed`; the offsets of its BEGIN and other messages."""
 
-    number: int
+    of: tuple[str, int]
     needed: bool
     begin: int = -1
     others: list[int] = field(default_factory=list)
@@ -155,19 +190,24 @@ class _Delivery:
             self.begin = offset
 
 
-def _whole(transactions: list[SourceTransaction], rng: Random) -> Log:
+def _whole(transactions: list[SourceTransaction], rng: Random, *, set_back: bool = False) -> Log:
     connector = _Connector(transactions[0].partition, rng)
     for transaction in transactions:
         _send(connector, transaction, transactions[: transaction.number], rng)
+    if set_back:
+        later = further_transactions(begins(connector.partition, connector.now + 1), transactions[-1].position, rng)
+        for transaction in later:
+            _send(connector, transaction, later[: transaction.number], rng)
+        transactions = [*transactions, *later]
     events: list[Event] = []
     for time, number, topic, value in connector.messages():
         connector.deliveries[number].take(len(events), value)
         events.append(_event(connector.partition, len(events), f"{connector.partition}.{topic}", value, time))
-    return events, transactions, [_proof(connector.deliveries, transaction.number) for transaction in transactions]
+    return events, transactions, [_proof(connector.deliveries, transaction) for transaction in transactions]
 
 
-def _proof(deliveries: list[_Delivery], number: int) -> Proof:
-    same_number = [delivery for delivery in deliveries if delivery.number == number]
+def _proof(deliveries: list[_Delivery], transaction: SourceTransaction) -> Proof:
+    same_number = [delivery for delivery in deliveries if delivery.of == (transaction.partition, transaction.number)]
     needed = max(max(delivery.begin, *delivery.others) + 1 for delivery in same_number if delivery.needed)
     return Proof(
         needed,

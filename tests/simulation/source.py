@@ -77,6 +77,16 @@ def _partition(name: str, rng: Random) -> list[SourceTransaction]:
     return transactions
 
 
+def further_transactions(name: str, upto: int, rng: Random) -> list[SourceTransaction]:
+    """Those of the source partition `name`; the first one ends at a place of before, up to `upto`."""
+    transactions: list[SourceTransaction] = []
+    position = rng.randint(min(8, upto), upto)
+    for number in range(rng.randint(1, 5)):
+        transactions.append(SourceTransaction(name, number, position, _rows(name, position, rng)))
+        position += rng.randint(8, 30)
+    return transactions
+
+
 def _rows(partition: str, position: int, rng: Random) -> tuple[Row, ...]:
     count = rng.choice((1, 2, 3, 3, 4, 5))
     amounts = [rng.randint(-999, 999) for _ in range(count - 1)]

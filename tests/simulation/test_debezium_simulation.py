@@ -32,6 +32,7 @@ def test_equal_seeds_give_equal_histories() -> None:
     [
         pytest.param("a message that comes twice is written twice", marks=pytest.mark.deep),
         "a second begin changes nothing",
+        "what comes at a lower place is a repeat whatever it is",
         pytest.param("an end alone makes a transaction whole", marks=pytest.mark.deep),
         pytest.param("the newest of the rows that wait are forgotten", marks=pytest.mark.deep),
         "the rest of a cut transaction is taken for the whole",

@@ -9,7 +9,7 @@ import numpy as np
 
 from starrocks_txn_sink.assembler.rules import intake
 from starrocks_txn_sink.assembler.rules.spill import CarriedState
-from starrocks_txn_sink.assembler.verified import deliveries, intake as verified_intake, lane, tally
+from starrocks_txn_sink.assembler.verified import deliveries, intake as verified_intake, lane, repeats, tally
 from starrocks_txn_sink.sink.session import Session
 from starrocks_txn_sink.writer.assembling import LaneAssembler
 
@@ -129,3 +129,13 @@ def a_lane_of_changes_stops_behind_a_message_that_it_has_not_read(put: Any) -> N
         return stopped
 
     put(LaneAssembler, "_stops_after", broken)
+
+
+@debezium_bug
+def what_comes_at_a_lower_place_is_a_repeat_whatever_it_is(put: Any) -> None:
+    put(repeats, "judge", lambda _, past, *__, **___: (past, set(), set()))
+
+
+@debezium_bug
+def what_waits_stays_with_the_source_that_another_one_follows(put: Any) -> None:
+    put(lane.VerifiedLane, "_hand_over", nothing)
