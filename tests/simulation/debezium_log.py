@@ -11,7 +11,7 @@ A database that was set back follows in the same topics: with lower places, as a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from random import Random
@@ -37,15 +37,19 @@ class DebeziumSource(EventSource):
 
     proofs: list[list[Proof]] = field(default_factory=list)
     followed: list[int] = field(default_factory=list)  # of each further source the source partition in Kafka
+    declared: Sequence[str] = ()  # the further sources that the driver knows which acknowledges a micro-batch
 
     def ended(self, partition: int, slices: int) -> int:
         """How many source transactions the first `slices` slices prove for certain, with all before them."""
         return self._proved(partition, partition, slices)
 
     def ended_later(self, cut: Cut) -> Cut:
-        """How many those of each source that follows another one prove."""
+        """How many those of each source that follows another one prove. What is not declared may wait for it."""
         further = enumerate(self.followed, len(self.slices))
-        return tuple(self._proved(number, partition, cut[partition]) for number, partition in further)
+        return tuple(
+            self._proved(number, partition, cut[partition]) if self.truth[number][0].partition in self.declared else 0
+            for number, partition in further
+        )
 
     def _proved(self, number: int, partition: int, slices: int) -> int:
         read = [event["position"] for events in self.slices[partition][:slices] for event in events]

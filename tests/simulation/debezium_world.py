@@ -21,7 +21,7 @@ from starrocks_txn_sink.writer.worker import Attempt
 
 from .assembling_driver import AssemblingDriver, Counter
 from .assembling_world import AssemblingWorld
-from .debezium_log import debezium_source, message_batches, read_batches
+from .debezium_log import DebeziumSource, debezium_source, message_batches, read_batches
 from .driver import DATABASE, Checkpoint, Driver
 from .event_log import EventSource
 from .source import Cut, Source
@@ -113,6 +113,11 @@ class DebeziumDriver(AssemblingDriver):
         events = rng.sample(events, len(events)) if small else events
         assembly = replace(self._assembly(None), arrival_order=not task.ordered, small_rows=SMALL_ROWS if small else 0)
         return assembly.open(attempt), message_batches(events, rng)
+
+    def _acknowledge(self) -> None:
+        assert isinstance(self._source_log, DebeziumSource)
+        self._source_log.declared = self._rules.new_sources
+        super()._acknowledge()
 
     def _read(self, ranges: OffsetRanges) -> list[pa.RecordBatch]:
         return read_batches(self._source_log, ranges, self._world.rng)
