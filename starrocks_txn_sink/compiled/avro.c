@@ -98,10 +98,8 @@ static int put_avro(Writer *a, const AvroType *type, int depth) {
    txn_sink_convert. */
 int64_t txn_sink_avro(const void *bounds, int32_t wide, const uint8_t *data, const MessageSchema *schemas, const int32_t *chosen,
                       int64_t rows, uint8_t *to, int64_t room, int64_t *used, int32_t *ends, int64_t row) {
-    const int32_t *narrow_bounds = bounds;
-    const int64_t *wide_bounds = bounds;
     for (; row < rows; row++) {
-        int64_t start = wide ? wide_bounds[row] : narrow_bounds[row], end = wide ? wide_bounds[row + 1] : narrow_bounds[row + 1];
+        int64_t start = bound(bounds, wide, row), end = bound(bounds, wide, row + 1);
         if (chosen[row] >= 0) {
             const MessageSchema *schema = &schemas[chosen[row]];
             Writer a = {data + start + schema->header, data + end, to + *used, to + room, schema->parts, 0};

@@ -273,19 +273,21 @@ static inline uint8_t *put_date(uint8_t *to, int64_t days) {
     return put_number(to, (uint64_t)(day_of_year - (153 * shifted + 2) / 5 + 1), 2);
 }
 
+/* Where text number `n` of a column begins, and the one before it ends: Arrow has numbers of 32 bits, or `wide` ones of 64. */
+static inline int64_t bound(const void *bounds, int32_t wide, int64_t n) {
+    return wide ? ((const int64_t *)bounds)[n] : ((const int32_t *)bounds)[n];
+}
+
 /* Write the rows from `row` on, of `rows` in all, behind `*used` bytes of `to`, which has room for `room`: each as its plan
    (`chosen`) says, and as it is with plan -1. `ends` gets the end of each row. Returns the first row that is outside of the
    subset, and -1 - row for one without room; `rows` if there is none. Texts lie between `bounds` as in txn_sink_read. */
 static inline int64_t rewrite(PutRow put_row, const void *bounds, int32_t wide, const uint8_t *data, const Plan *plans,
                               const int32_t *chosen, int64_t rows, uint8_t *to, int64_t room, int64_t *used, int32_t *ends,
                               int64_t row) {
-    const int32_t *narrow_bounds = bounds;
-    const int64_t *wide_bounds = bounds;
-#define BOUND(n) (wide ? wide_bounds[n] : (int64_t)narrow_bounds[n])
-    Place last = data + BOUND(rows) - 16;
+    Place last = data + bound(bounds, wide, rows) - 16;
     for (; row < rows; row++) {
-        Place start = data + BOUND(row);
-        Bounds b = {data + BOUND(row + 1), last};
+        Place start = data + bound(bounds, wide, row);
+        Bounds b = {data + bound(bounds, wide, row + 1), last};
         uint8_t *begin = to + *used, *end = NULL;
         int full = 0;
         if (chosen[row] < 0) {
@@ -299,7 +301,6 @@ static inline int64_t rewrite(PutRow put_row, const void *bounds, int32_t wide, 
         *used = end - to;
         ends[row + 1] = (int32_t)*used;
     }
-#undef BOUND
     return rows;
 }
 

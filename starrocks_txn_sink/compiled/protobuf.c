@@ -297,11 +297,9 @@ static int put_proto_fields(Proto *m, const ProtoField *type, Place p, Place end
 /* Write the messages from `row` on as JSON; the terms are those of txn_sink_avro. */
 int64_t txn_sink_protobuf(const void *bounds, int32_t wide, const uint8_t *data, const MessageSchema *schemas, const int32_t *chosen,
                           int64_t rows, uint8_t *to, int64_t room, int64_t *used, int32_t *ends, int64_t row) {
-    const int32_t *narrow_bounds = bounds;
-    const int64_t *wide_bounds = bounds;
     ProtoSlot *slots = malloc(MOST_SLOTS * sizeof(ProtoSlot));
     for (; slots && row < rows; row++) {
-        int64_t start = wide ? wide_bounds[row] : narrow_bounds[row], end = wide ? wide_bounds[row + 1] : narrow_bounds[row + 1];
+        int64_t start = bound(bounds, wide, row), end = bound(bounds, wide, row + 1);
         if (chosen[row] >= 0) {
             const MessageSchema *schema = &schemas[chosen[row]];
             Proto m = {{NULL, NULL, to + *used, to + room, NULL, 0}, schema->parts, slots, slots + MOST_SLOTS};

@@ -223,23 +223,20 @@ static void take_back(Column *columns, int64_t row, const Field *fields, int64_t
 int64_t txn_sink_read(const void *bounds, int32_t wide, const uint8_t *data, const uint8_t *wanted, int64_t values,
                       Column *columns, int64_t count, int64_t roots, const char *wrapper, int64_t *origins, int64_t row,
                       int64_t *next) {
-    const int32_t *narrow_bounds = bounds;
-    const int64_t *wide_bounds = bounds;
     Field fields[FIELDS];
     Wrapper wrapped = {.name = wrapper, .name_size = wrapper ? (int64_t)strlen(wrapper) : 0};
     if (count < 1 || count > FIELDS) return -1;
-#define BOUND(n) (wide ? wide_bounds[n] : (int64_t)narrow_bounds[n])
-    Place last = data + BOUND(values) - 16;
+    Place last = data + bound(bounds, wide, values) - 16;
     int64_t value = *next;
     for (int64_t n = 0; !row && n < count; n++)
         if (columns[n].ends) columns[n].ends[0] = 0;
     for (; value < values; value++) {
-        Bounds b = {data + BOUND(value + 1), last};
+        Bounds b = {data + bound(bounds, wide, value + 1), last};
         int64_t filled = 0;
         if (!wanted[value]) continue;
         wrapped.value = value;
         for (int64_t n = 0; n < count; n++) fields[n].there = 0;
-        if (!read_object(data + BOUND(value), &b, columns, roots, fields, &wrapped)) break;
+        if (!read_object(data + bound(bounds, wide, value), &b, columns, roots, fields, &wrapped)) break;
         while (filled < count && append(&columns[filled], row, &fields[filled], last)) filled++;
         if (filled < count) {
             take_back(columns, row, fields, filled);
@@ -248,7 +245,6 @@ int64_t txn_sink_read(const void *bounds, int32_t wide, const uint8_t *data, con
         if (wrapper) origins[row] = wrapped.origin;
         row++;
     }
-#undef BOUND
     *next = value;
     return row;
 }

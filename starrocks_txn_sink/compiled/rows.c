@@ -64,17 +64,13 @@ static int is_plain_object(Place row, const Bounds *b, int deleted) {
    Texts lie between `bounds` as in txn_sink_read; `deleted` has a byte a row, NULL: none is deleted. */
 int64_t txn_sink_doubtful_rows(const void *bounds, int32_t wide, const uint8_t *data, const uint8_t *deleted,
                                int64_t rows, int64_t *found) {
-    const int32_t *narrow_bounds = bounds;
-    const int64_t *wide_bounds = bounds;
     int64_t count = 0;
-#define BOUND(n) (wide ? wide_bounds[n] : (int64_t)narrow_bounds[n])
-    Place last = data + BOUND(rows) - 16;
+    Place last = data + bound(bounds, wide, rows) - 16;
     for (int64_t row = 0; row < rows; row++) {
-        Bounds b = {data + BOUND(row + 1), last};
-        Place start = data + BOUND(row);
+        Bounds b = {data + bound(bounds, wide, row + 1), last};
+        Place start = data + bound(bounds, wide, row);
         if (at(start, &b) != SEPARATOR || !is_plain_object(start + 1, &b, deleted && deleted[row])) found[count++] = row;
     }
-#undef BOUND
     return count;
 }
 
@@ -114,17 +110,13 @@ static int may_have_long_key(Place p, const Bounds *b, const Plan *plan) {
    there are. Texts lie between `bounds` as in txn_sink_read. */
 int64_t txn_sink_long_keys(const void *bounds, int32_t wide, const uint8_t *data, const Plan *plans, const int32_t *chosen,
                            int64_t rows, int64_t *found) {
-    const int32_t *narrow_bounds = bounds;
-    const int64_t *wide_bounds = bounds;
     int64_t count = 0;
-#define BOUND(n) (wide ? wide_bounds[n] : (int64_t)narrow_bounds[n])
-    Place last = data + BOUND(rows) - 16;
+    Place last = data + bound(bounds, wide, rows) - 16;
     for (int64_t row = 0; row < rows; row++) {
-        Bounds b = {data + BOUND(row + 1), last};
-        Place start = data + BOUND(row);
+        Bounds b = {data + bound(bounds, wide, row + 1), last};
+        Place start = data + bound(bounds, wide, row);
         if (chosen[row] < 0) continue;
         if (at(start, &b) != SEPARATOR || may_have_long_key(start + 1, &b, &plans[chosen[row]])) found[count++] = row;
     }
-#undef BOUND
     return count;
 }

@@ -175,19 +175,16 @@ static int is_new(uint64_t shape, uint64_t *seen, int64_t mask, int64_t *used) {
 int64_t txn_sink_new_shapes(const void *bounds, int32_t wide, const uint8_t *data, const void *table_bounds,
                             int32_t table_wide, const uint8_t *tables, int64_t rows, uint64_t *seen, int64_t mask,
                             int64_t *used, int64_t *found) {
-    const int32_t *narrow_bounds = bounds, *narrow_tables = table_bounds;
-    const int64_t *wide_bounds = bounds, *wide_tables = table_bounds;
     int64_t count = 0;
-#define BOUND(n) (wide ? wide_bounds[n] : (int64_t)narrow_bounds[n])
-#define TABLE(n) (table_wide ? wide_tables[n] : (int64_t)narrow_tables[n])
-    Place last = data + BOUND(rows) - 16;
+    Place last = data + bound(bounds, wide, rows) - 16;
     Pattern patterns[PATTERNS];
     for (int64_t n = 0; n < PATTERNS; n++) patterns[n].table = (uint64_t)(patterns[n].count = 0);
     for (int64_t row = 0; row < rows; row++) {
-        Place start = data + BOUND(row);
-        Bounds b = {data + BOUND(row + 1), last};
+        Place start = data + bound(bounds, wide, row);
+        Bounds b = {data + bound(bounds, wide, row + 1), last};
         if (at(start, &b) != SEPARATOR) continue;
-        uint64_t table = mix(0, tables + TABLE(row), TABLE(row + 1) - TABLE(row));
+        int64_t name = bound(table_bounds, table_wide, row);
+        uint64_t table = mix(0, tables + name, bound(table_bounds, table_wide, row + 1) - name);
         Pattern *pattern = &patterns[table % PATTERNS];
         if (pattern->table == table && has_pattern(start + 1, &b, pattern)) continue;
         uint64_t shape = shape_of(start + 1, &b, table, pattern);
@@ -195,7 +192,5 @@ int64_t txn_sink_new_shapes(const void *bounds, int32_t wide, const uint8_t *dat
         if (!shape) pattern->count = 0; /* of a part of the row */
         if (!shape || is_new(shape, seen, mask, used)) found[count++] = row;
     }
-#undef TABLE
-#undef BOUND
     return count;
 }

@@ -723,18 +723,14 @@ static int fit_row(Place p, const Bounds *b, const Plan *table, Output *output) 
    each row's table among `plans`, -1 for one whose rows are not judged. Texts lie between `bounds` as in txn_sink_read. */
 int64_t txn_sink_misfits(const void *bounds, int32_t wide, const uint8_t *data, const Plan *plans, const int32_t *tables,
                          int64_t rows, int64_t *found) {
-    const int32_t *narrow_bounds = bounds;
-    const int64_t *wide_bounds = bounds;
     int64_t count = 0;
-#define BOUND(n) (wide ? wide_bounds[n] : (int64_t)narrow_bounds[n])
-    Place last = data + BOUND(rows) - 16;
+    Place last = data + bound(bounds, wide, rows) - 16;
     for (int64_t row = 0; row < rows; row++) {
-        Bounds b = {data + BOUND(row + 1), last};
+        Bounds b = {data + bound(bounds, wide, row + 1), last};
         Output output = {NULL, 0};
         if (tables[row] < 0) continue;
-        if (!fit_row(data + BOUND(row), &b, &plans[tables[row]], &output) || output.changed) found[count++] = row;
+        if (!fit_row(data + bound(bounds, wide, row), &b, &plans[tables[row]], &output) || output.changed) found[count++] = row;
     }
-#undef BOUND
     return count;
 }
 
