@@ -87,7 +87,8 @@ def test_valid_and_meaning_agree_on_random_values(seed: int) -> None:
 @pytest.mark.deep
 def test_valid_and_meaning_agree_on_values_that_no_run_had_before() -> None:
     """pytest-randomly's seed, which a run prints, brings them again."""
-    assert run(100_000, random.getrandbits(64)) == 100_000
+    count = scaled(100_000)
+    assert run(count, random.getrandbits(64)) == count
 
 
 ODD = [
