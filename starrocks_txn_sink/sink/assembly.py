@@ -17,6 +17,7 @@ from starrocks_txn_sink.assembler.verified.rules import OnOpenTimeout as OnIncom
 from starrocks_txn_sink.assembler.verified.sources import checked
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options.checks import check_choice
+from starrocks_txn_sink.options.decoding import Encoding
 from starrocks_txn_sink.options.table_rules import COMMIT_TIME, SOURCE_TABLE, RuleSet, TableRules, check_rules
 from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.sink import projection
@@ -103,6 +104,11 @@ class TransactionAssembly:
         check_state_dir(self.state_dir)
 
     @property
+    def encoding(self) -> Encoding | None:
+        """How texts of messages stand for bytes; None where they do not, or in a way that no server knows."""
+        return None
+
+    @property
     def reads_kafka(self) -> bool:
         """Whether the lanes read Kafka themselves, without Spark."""
         return self.lines is not None and self.lines.reader == "librdkafka"
@@ -149,6 +155,11 @@ class MessageAssembly:
                 option="on_unknown_table",
             )
         check_state_dir(self.state_dir)
+
+    @property
+    def encoding(self) -> Encoding | None:
+        """How texts of messages stand for bytes; None where they do not, or in a way that no server knows."""
+        return None
 
     @property
     def reads_kafka(self) -> bool:
@@ -272,6 +283,11 @@ class DebeziumAssembly(MessageAssembly):
         return ConnectorModes.declared(*declared, self.registry)
 
     @property
+    def encoding(self) -> Encoding | None:
+        """That of the connector's mode."""
+        return self.modes.encoding
+
+    @property
     def policy(self) -> VerifiedPolicy | None:
         """The rules of whole source transactions; None: each change by itself."""
         if self.transactions == "none":
@@ -308,6 +324,9 @@ class DebeziumAssembly(MessageAssembly):
 
 class Assembly(Protocol):
     """Rules by which lanes take the events of a frame: TransactionAssembly, DebeziumAssembly and others."""
+
+    @property
+    def encoding(self) -> Encoding | None: ...
 
     @property
     def reads_kafka(self) -> bool: ...

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal, get_args
 from starrocks_txn_sink.assembler.rules.numbered import NumberedPolicy
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options.checks import check_choice
+from starrocks_txn_sink.options.decoding import Encoding
 from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.sink.assembly import MessageAssembly, Transactions
 from starrocks_txn_sink.sources.formats.canal import CanalMessages
@@ -74,6 +75,11 @@ class MaxwellAssembly(MessageAssembly):
             )
         self.check_shared()
         _ = self.lines
+
+    @property
+    def encoding(self) -> Encoding:
+        """That of Maxwell's bytes."""
+        return Encoding.BASE64
 
     @property
     def policy(self) -> NumberedPolicy | None:

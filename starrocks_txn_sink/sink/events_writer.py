@@ -26,7 +26,6 @@ from starrocks_txn_sink.coordinator.coordinator import LaneShare, join_missing
 from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.options.decoding import Encoding
 from starrocks_txn_sink.options.without_effect import Circumstance, warn_of
 from starrocks_txn_sink.protocol.label import LedgerRequest
 from starrocks_txn_sink.protocol.ledger import retry_until_answered
@@ -43,7 +42,7 @@ from starrocks_txn_sink.sink.assembly import (
     event_columns,
     raw_columns,
 )
-from starrocks_txn_sink.sink.binlog_assembly import CanalAssembly, MaxwellAssembly
+from starrocks_txn_sink.sink.binlog_assembly import CanalAssembly
 from starrocks_txn_sink.sink.checkpoint import query_directory
 from starrocks_txn_sink.sink.lanes import (
     AlterTables,
@@ -102,13 +101,6 @@ _RETAIN: Final = "spark.sql.streaming.minBatchesToRetain"
 _log = get_logger("assembler")
 
 
-def encoding_of(assembly: Assembly) -> Encoding | None:
-    """How texts of an assembly's messages stand for bytes; None where they do not, or in a way that no server knows."""
-    if isinstance(assembly, DebeziumAssembly):
-        return assembly.modes.encoding
-    return Encoding.BASE64 if isinstance(assembly, MaxwellAssembly) else None
-
-
 @dataclass(frozen=True, slots=True)
 class _SchemaColumns:
     """The part of the projection that frames of one schema share."""
@@ -147,7 +139,7 @@ class EventsWriter:
         cls, assembly: Assembly, options: SinkOptions, session: Session, frame: DataFrame, query: str | None
     ) -> EventsWriter:
         """A writer for a streaming query (`query` is its id, or its job if the id is hidden), or for a frame (None)."""
-        terms = TableTerms.of((), frame.schema, "", with_decoding(options, encoding_of(assembly)), session.tables)
+        terms = TableTerms.of((), frame.schema, "", with_decoding(options, assembly.encoding), session.tables)
         rules = rules_for(assembly.rule_set, terms)
         if query is None:
             return cls(assembly, session, terms, rules=rules)
@@ -367,7 +359,7 @@ class EventsWriter:
     def _run_lanes(self, rows: DataFrame, assembly: AssemblySpec, task: LaneTask) -> list[Message]:
         """Run the lanes on the partitions of `rows` as one Spark job; what tables have got since then counts."""
         if self.session.tables is not self.terms.tables:
-            options = with_decoding(self.terms.options, encoding_of(self.assembly))
+            options = with_decoding(self.terms.options, self.assembly.encoding)
             self.terms = replace(self.terms, options=options, tables=self.session.tables)
             self.rules = rules_for(self.assembly.rule_set, self.terms)
         assembly = replace(assembly, content=replace(self.terms.encoder, rules=self.rules))
