@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from itertools import groupby
@@ -132,7 +133,8 @@ def _take_step(
     state = v.VerifiedState() if header is None else v.VerifiedState.from_json(header)
     tables = [model.from_blob(blob).select(v.EVENTS.names).cast(v.EVENTS) for blob in blobs or ()]
     events = pa.concat_tables([v.EVENTS.empty_table(), *tables])
-    step = VerifiedAssembler(policy, str(source)).feed(state, events, now, read)
+    judging = policy if blobs is None else replace(policy, open_timeout=None)
+    step = VerifiedAssembler(judging, str(source)).feed(state, events, now, read)
     wake_at = step.state.expires_at(policy.open_timeout)
     return KeyChange(_packets(str(source), step), step.state.to_json(), step.removed, step.added, wake_at)
 

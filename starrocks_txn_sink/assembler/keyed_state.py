@@ -7,17 +7,18 @@ pandas, which would change NULLs and some strings.
 The state of a key is a header and numbered blobs; `Processor` writes each blob once, into a MapState in RocksDB.
 """
 
-# ruff: noqa: N802, N803, ARG002 - some names of methods and arguments are Spark's
+# ruff: noqa: N802, N803 - some names of methods and arguments are Spark's
 from __future__ import annotations  # Spark 3.5 lacks the types of transformWithState
 
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 import orjson
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql import functions as F, types as T
 
 from starrocks_txn_sink.assembler.rules import model
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 BLOB: Final = "blob"
 COUNTS: Final = "counts"
 _TICK: Final = "tick"
+_QUERY: Final = "sql.streaming.queryId"
+_BATCH: Final = "streaming.sql.batchId"
 
 KEY_TYPES: Final = {T.StringType: pa.string(), T.IntegerType: pa.int32(), T.LongType: pa.int64()}
 """Types of a source partition, and the same in Arrow."""
@@ -58,8 +61,8 @@ class KeyChange(NamedTuple):
 
 
 TakeStep = Callable[[Partition, str | None, Sequence[bytes] | None, float, Callable[[int], pa.Table]], KeyChange]
-"""A step of one source partition: its name, its header (None: it is new), its packed events (None: the timer expired),
-the processing time (seconds since the epoch), and the reader of its blobs."""
+"""A step of one source partition: its name, its header (None: it is new), its packed events (None: the timer expired,
+and what is overdue is given up), the time (seconds since the epoch), and the reader of its blobs."""
 
 
 InTask = Callable[[Iterable[pa.RecordBatch]], Iterator[Packet]]
@@ -69,14 +72,18 @@ InTask = Callable[[Iterable[pa.RecordBatch]], Iterator[Packet]]
 PLANNED = threading.Event()
 """Set once this process has planned a stage of a streaming query, whose counts come through Spark's progress."""
 
+TIMED = threading.Event()
+"""Set once one of them had `open_timeout`."""
+
 
 def assemble_frame(
     events: DataFrame, take_step: TakeStep, in_task: InTask, open_timeout: float | None, *order: str
 ) -> DataFrame:
     """Packed rows and counts from `events`; a stream runs in the state operator, for which the session needs RocksDB.
 
-    With `open_timeout` a timer starts a step without events. Time is that of the micro-batches with events
-    (`with_ticks`). In a task of a batch frame the events are sorted by source partition and `order`.
+    With `open_timeout` a timer starts a step without events, which alone gives source transactions up. Its time is
+    Spark's watermark, which the events take to the time of their micro-batch (`ticking`). In a task of a batch frame
+    the events are sorted by source partition and `order`.
     """
     timed, key = open_timeout is not None, events.schema[model.SOURCE_PARTITION].dataType
     packed = f"{model.SOURCE_PARTITION} {key.simpleString()}, {BLOB} binary"
@@ -87,19 +94,62 @@ def assemble_frame(
     require_rocksdb(events)
     PLANNED.set()
     _log.info("assembler.planned", state="transformWithState")
-    packets = (with_ticks(events) if timed else events).mapInArrow(pack, packed)
+    if timed:
+        TIMED.set()
+        packets = ticking(events.mapInArrow(pack_with_tick, f"{packed}, {_TICK} bigint"))
+    else:
+        packets = events.mapInArrow(pack, packed)
     grouped, mode = packets.groupBy(model.SOURCE_PARTITION), "EventTime" if timed else "None"
     return grouped.transformWithStateInPandas(Processor(take_step, timed), schema_text, "Append", mode)
 
 
-def with_ticks(events: DataFrame) -> DataFrame:
-    """`events`, with which Spark's watermark goes to the time of each micro-batch that has some.
+def ticking(packets: DataFrame) -> DataFrame:
+    """`packets`, with which Spark's watermark goes to the time of each micro-batch that has events.
 
     Timers stand on this watermark, because those on processing time make Spark plan one empty micro-batch after the
-    other for as long as the query runs: `availableNow` would never end. A watermark that moved makes it plan one. The
-    column is gone before the state operator, which would drop rows as late after the clock was set back.
+    other for as long as the query runs: `availableNow` would never end. A watermark that moved makes it plan one. Spark
+    keeps it in the checkpoint, so that a micro-batch that runs again gives up the same source transactions, while the
+    ticks are told by the run (`TaskTime`). The column is gone before the state operator, which would drop rows as late
+    after the clock was set back.
     """
-    return events.withColumn(_TICK, F.current_timestamp()).withWatermark(_TICK, "0 seconds").drop(_TICK)
+    tick = F.coalesce(F.timestamp_millis(_TICK), F.current_timestamp())
+    return packets.withColumn(_TICK, tick).withWatermark(_TICK, "0 seconds").drop(_TICK)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskTime:
+    """What a run of the query tells the tasks of micro-batch `batch` about time, by a local property of Spark.
+
+    `now` is the time of the run's clock (`rules.reading_clock`), in seconds; without `judged` messages were left
+    unread, and the micro-batch moves no watermark. Where no sink tells it, time is Spark's, and each second counts.
+    """
+
+    query: str
+    batch: int
+    now: float
+    judged: bool
+
+    PROPERTY: ClassVar = "starrocks_txn_sink.time"
+
+    @property
+    def tick(self) -> int:
+        """The watermark that the micro-batch asks for, in milliseconds since the epoch."""
+        return int(self.now * 1000) if self.judged else 0
+
+    def to_text(self) -> str:
+        """The local property."""
+        return orjson.dumps(self).decode()
+
+    @classmethod
+    def of_task(cls, context: Any = None) -> TaskTime | None:
+        """What the task that runs here was told; None if nothing, or of another micro-batch."""
+        context = context or TaskContext.get()
+        text = context.getLocalProperty(cls.PROPERTY) if context is not None else None
+        if not text:
+            return None
+        told = cls(**orjson.loads(text))
+        place = (context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH))
+        return told if place == (told.query, str(told.batch)) else None
 
 
 def summed_counts(names: Iterable[str]) -> list[Column]:
@@ -116,6 +166,14 @@ def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             names = pa.array([part.names[0] for part in parts], batch.schema.field(model.SOURCE_PARTITION).type)
             blobs = pa.array([to_blob(part.table) for part in parts], pa.binary())
             yield pa.record_batch([names, blobs], [model.SOURCE_PARTITION, BLOB])
+
+
+def pack_with_tick(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """As `pack`, with the watermark that the micro-batch asks for (NULL: Spark's time)."""
+    told = TaskTime.of_task()
+    for packed in pack(batches):
+        tick = pa.array([None if told is None else told.tick] * packed.num_rows, pa.int64())
+        yield packed.append_column(_TICK, tick)
 
 
 def unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -169,11 +227,6 @@ def keep_timer(handle: spark.StatefulProcessorHandle, due: int | None) -> None:
         handle.registerTimer(due)
 
 
-def _processing_time(milliseconds: int) -> float:
-    """Spark's processing time in seconds; the local clock if Spark has none (stages without open_timeout)."""
-    return milliseconds / 1000 if milliseconds > 0 else SystemClock().wall()
-
-
 @dataclass(eq=False)
 class Processor(spark.StatefulProcessor):
     """An assembler for transformWithState."""
@@ -187,18 +240,22 @@ class Processor(spark.StatefulProcessor):
         self._blobs = handle.getMapState("blobs", "number bigint", "blob binary")
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: spark.TimerValues) -> Frames:
-        return self._step(key[0], [blob for frame in rows for blob in frame[BLOB]], timerValues)
+        told = TaskTime.of_task() if self.timed else None
+        milliseconds = timerValues.getCurrentProcessingTimeInMs()  # none without timers
+        spark_s = milliseconds / 1000 if milliseconds > 0 else SystemClock().wall()
+        return self._step(key[0], [blob for frame in rows for blob in frame[BLOB]], told.now if told else spark_s)
 
     def handleExpiredTimer(
         self, key: Any, timerValues: spark.TimerValues, expiredTimerInfo: spark.ExpiredTimerInfo
     ) -> Frames:
-        return self._step(key[0], None, timerValues)
+        due = max(timerValues.getCurrentWatermarkInMs(), expiredTimerInfo.getExpiryTimeInMs())
+        return self._step(key[0], None, due / 1000)
 
     def close(self) -> None:
         """Nothing to close: all state is in the state store."""
 
-    def _step(self, name: Partition, blobs: list[bytes] | None, timers: spark.TimerValues) -> Frames:
-        now, stored = _processing_time(timers.getCurrentProcessingTimeInMs()), self._header.get()
+    def _step(self, name: Partition, blobs: list[bytes] | None, now: float) -> Frames:
+        stored = self._header.get()
         change = self.take_step(name, stored[0] if stored else None, blobs, now, self._read)
         yield from map(_packet_frame, change.packets)
         for number in change.removed:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -174,10 +175,11 @@ def _take_step(
 ) -> KeyChange:
     """One step of a source partition in a state operator (keyed_state.TakeStep)."""
     before = model.AssemblerState() if header is None else model.AssemblerState.from_json(header)
-    assembler, states = TransactionAssembler(policy), {name: before}
+    states = {name: before}
     if blobs is None:
-        step = assembler.expire(states, now)
+        step = TransactionAssembler(policy).expire(states, now)
     else:
+        assembler = TransactionAssembler(replace(policy, open_timeout=None))
         step = assembler.feed(one_partition(name, _concat(blobs)), states, now, lambda _, number: read(number))
     change = step.changes.get(name, PartitionChange(before))
     state = change.state

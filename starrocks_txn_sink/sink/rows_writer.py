@@ -8,7 +8,7 @@ the query has a shuffle of its own right before the sink: the tasks of that shuf
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from starrocks_txn_sink.sink.projection import is_marked, lane_input, modes_of
 from starrocks_txn_sink.sink.schema.changes import add_missing
 from starrocks_txn_sink.sink.session import Session
 from starrocks_txn_sink.sink.spark_jobs import driver_clock
+from starrocks_txn_sink.sink.stage_clock import StageClock
 from starrocks_txn_sink.sink.typed.route import TIME_ZONE, TableRoute
 from starrocks_txn_sink.sink.typed.terms import TableTerms, with_decoding
 from starrocks_txn_sink.telemetry import Listener
@@ -40,6 +41,7 @@ class RowsWriter:
     session: Session
     _plan: LanePlan | None = None
     _kept: tuple[tuple[object, ...], TableTerms] | None = None  # (schema, time zone, tables), and their terms
+    _clock: StageClock = field(default_factory=StageClock)
 
     def write(self, frame: DataFrame, task: LaneTask, listener: Listener, collect: Collect) -> None:
         """Write one micro-batch of rows.
@@ -47,6 +49,8 @@ class RowsWriter:
         Raises InputError for rows that cannot be written, and Unordered if `shuffle` is off and the rows of a source
         partition arrive out of order.
         """
+        if task.streaming:
+            self._clock.tell(frame, task.checkpoint, task.batch_id)
         terms, marked = self._fitted(frame), is_marked(frame)
         if self._plan is None:
             self._plan = LanePlan.of(frame, self.options, positioned=marked, streaming=task.streaming)

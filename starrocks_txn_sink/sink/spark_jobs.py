@@ -133,6 +133,14 @@ def batch_time(frame: DataFrame, query: str) -> float | None:
     return None
 
 
+def batch_watermark(frame: DataFrame, query: str) -> float | None:
+    """Spark's watermark of the micro-batch, as `batch_time`; 0 before there is one."""
+    with contextlib.suppress(Exception):  # py4j's, and Spark's inner classes: they may change
+        execution = running_query(frame.sparkSession, query).lastExecution()
+        return int(execution.offsetSeqMetadata().batchWatermarkMs()) / 1000
+    return None
+
+
 def end_progress_bar(frame: DataFrame) -> None:
     """End the progress bar of Spark's console and clear its line: JSON lines go to the same stream."""
     context = context_of(frame)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,11 +11,13 @@ from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from starrocks_txn_sink import assemble_transactions
 from starrocks_txn_sink.errors import InputError, OptionError
+from starrocks_txn_sink.sink.spark_jobs import batch_time
+from starrocks_txn_sink.sink.stage_clock import StageClock
 from tests.support.folder_stream import FolderStream
 
 pytestmark = pytest.mark.spark
@@ -179,6 +182,49 @@ def test_a_query_plans_one_empty_micro_batch_after_events_and_none_while_it_is_i
         if "addBatch" in progress.durationMs
     ]
     assert planned == [(0, 5), (1, 0), (2, 3), (3, 0), (4, 1), (5, 0)]
+
+
+class ToldStream(Stream):
+    """Its micro-batches are told the time of the run's clock, as the sink tells those whose rows it writes."""
+
+    clock = StageClock()
+
+    def take(self, rows: DataFrame, batch: int) -> None:
+        query = self.spark.sparkContext.getLocalProperty("sql.streaming.queryId")
+        assert query is not None
+        self.clock.tell(rows, query, batch)
+        super().take(rows, batch)
+
+
+def test_open_timeout_of_a_stage_stands_while_the_query_is_down_or_behind(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time of all micro-batches is shifted, so that an hour passes at once."""
+    shift, reached, wall, stage = 0, True, time.time, "starrocks_txn_sink.sink.stage_clock."
+    monkeypatch.setattr(stage + "batch_time", lambda *place: (batch_time(*place) or 0) + shift)
+    monkeypatch.setattr(stage + "SystemClock.wall", lambda _: wall() + shift)
+    monkeypatch.setattr(stage + "ReadToEnd.is_reached", lambda *_: reached)
+
+    def dropped_after(seconds: int, events: list[dict[str, Any]]) -> int:
+        nonlocal shift
+        shift += seconds
+        stream.put_lines(events)
+        query.processAllAvailable()
+        return dropped(query)
+
+    with ToldStream(spark, tmp_path) as stream:
+        query = stream.start(open_timeout="10 min", on_open_timeout="drop")
+        assert dropped_after(0, script(1, "B D")) == 0
+        assert dropped_after(540, script(2, "B")) == 0
+        query.stop()
+        stream.clock = StageClock()
+        query = stream.start(open_timeout="10 min", on_open_timeout="drop")
+        assert dropped_after(3600, script(2, "D", 2)) == 0, "the query was down"
+        reached = False
+        assert dropped_after(100, script(2, "D", 3)) == 0, "not all is read, perhaps not its END"
+        reached = True
+        assert dropped_after(0, script(2, "D E", 4)) == 1
+    assert [place[:2] for place in stream.places()] == [(2, 5)] * 3
 
 
 @pytest.mark.deep
