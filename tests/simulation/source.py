@@ -78,11 +78,12 @@ def _partition(name: str, rng: Random) -> list[SourceTransaction]:
 
 
 def further_transactions(name: str, upto: int, rng: Random) -> list[SourceTransaction]:
-    """Those of the source partition `name`; the first one ends at a place of before, up to `upto`."""
+    """Those of the source partition `name`; the first one ends up to `upto`, the last one behind it."""
     transactions: list[SourceTransaction] = []
     position = rng.randint(min(8, upto), upto)
-    for number in range(rng.randint(1, 5)):
-        transactions.append(SourceTransaction(name, number, position, _rows(name, position, rng)))
+    least = rng.randint(1, 5)
+    while len(transactions) < least or transactions[-1].position <= upto:
+        transactions.append(SourceTransaction(name, len(transactions), position, _rows(name, position, rng)))
         position += rng.randint(8, 30)
     return transactions
 

@@ -8,7 +8,8 @@ the fewer the older they are. This is the one place that decides what a repeat i
 - A unit at a remembered place has its checksum, and no unit lies between two that followed each other. Anything else is
   another source.
 - Units that come again come in a run: in order, past every remembered place on their way. A run is proved by one
-  remembered unit in it, and goes on over chunks and micro-batches.
+  remembered unit in it, and goes on over chunks and micro-batches. What goes further back needs a proof of its own: a
+  late copy of one unit says nothing about what another source sends behind it.
 - A run that passes by a remembered place, or ends, without one of them is not proved. That is for the caller to refuse.
 """
 
@@ -84,7 +85,7 @@ def judge(
     bits: npt.NDArray[np.int64] | None = None,
     newer: bool,
 ) -> Verdict | Disproof:
-    """Judge units at `places` (ascending, none above the newest) that come again, after the `run` before them.
+    """Judge units at `places` (none above the newest), in the order in which they came again, after the `run` before.
 
     `checksums` gives those of the units with the given indexes; `bits` is the mask of the known bits of each, by
     default all. `newer`: units above the newest place have come with them, so the run has ended.
@@ -111,7 +112,8 @@ def judge(
         [[int(np.searchsorted(entries["place"], run.last, side="right"))] if run else [-1], reached]
     )
     begins = np.flatnonzero(before[:-1] < following)
-    return _judge_runs(run, places, remembered, begins.tolist(), newer=newer)
+    back = np.flatnonzero(np.diff(places) < 0) + 1
+    return _judge_runs(run, places, remembered, begins.tolist(), back.tolist(), newer=newer)
 
 
 def _judge_runs(
@@ -119,11 +121,13 @@ def _judge_runs(
     places: Places,
     certain: npt.NDArray[np.bool_],
     begins: list[int],
+    back: list[int],
     *,
     newer: bool,
 ) -> Verdict:
+    """The verdict. A run begins at each of the indexes `begins`, and goes on further back at each of `back`."""
     proved, refused = np.zeros(len(places), dtype=bool), None
-    bounds = sorted({0, *begins, len(places)}) if len(places) else []
+    bounds = sorted({0, *begins, *back, len(places)}) if len(places) else []
     for start, stop in pairwise(bounds):
         if start in begins:
             refused = refused or _unproved(run)

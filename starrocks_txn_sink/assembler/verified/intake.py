@@ -176,7 +176,6 @@ class VerifiedIntake:
     late: pa.Table
     repeats: pa.Table
     again: Placed
-    settled: tuple[str, ...]
     counters: VerifiedCounters
 
 
@@ -186,8 +185,8 @@ def has_status(events: pa.Table, status: str) -> Mask:
     return mask
 
 
-def validate_events(state: VerifiedState, held_events: pa.Table, events: pa.Table, source: str) -> VerifiedIntake:
-    """Validate `events` (EVENTS) and drop repeats. An END at an old place whose rows are here is judged with them.
+def validate_events(state: VerifiedState, events: pa.Table, source: str) -> VerifiedIntake:
+    """Validate `events` (EVENTS) and drop what has the id of a settled transaction.
 
     Raises InputError, which names the missing value and its place, never a row, and SourceChanged for a transaction
     that has the id of another one.
@@ -198,9 +197,7 @@ def validate_events(state: VerifiedState, held_events: pa.Table, events: pa.Tabl
     is_end = pc.equal(events[STATUS], END)
     ends = events.filter(is_end)
     ends = ends.set_column(ends.schema.get_field_index(model.POSITION), model.POSITION, _placed(ends, state.past.shift))
-    below = pc.less_equal(ends[model.POSITION], pa.scalar(state.last_position, pa.int64()))
-    settled = remember_ids(state.settled, _alone(ends.filter(below), held_events, events))
-    is_settled = pc.is_in(events[model.TXN_ID], value_set=pa.array(settled, pa.string()), skip_nulls=True)
+    is_settled = pc.is_in(events[model.TXN_ID], value_set=pa.array(state.settled, pa.string()), skip_nulls=True)
     quarantined = pc.is_in(events[model.TXN_ID], value_set=pa.array(state.quarantined, pa.string()), skip_nulls=True)
     quarantined = pc.and_(quarantined, pc.invert(is_settled))
     is_counted = pc.fill_null(pc.not_equal(events[STATUS], BEGIN), True)  # a repeated BEGIN is not counted
@@ -218,19 +215,7 @@ def validate_events(state: VerifiedState, held_events: pa.Table, events: pa.Tabl
         late_rows=_rows(late),
     )
     new = _those(events, pc.invert(pc.or_(is_settled, quarantined)))
-    return VerifiedIntake(new, late, repeats, ends_of(again, repeats), settled, counters)
-
-
-def _alone(ends: pa.Table, *events: pa.Table) -> list[str]:
-    """The ids of the `ends` that have no row among `events`."""
-    if not ends.num_rows:
-        return []
-    ids = _ids(ends)
-    for table in events:
-        with_rows = table[model.TXN_ID].filter(table[STATUS].is_null())
-        ids = ids.filter(pc.invert(pc.is_in(ids, value_set=with_rows.combine_chunks())))
-    found: list[str] = ids.to_pylist()
-    return found
+    return VerifiedIntake(new, late, repeats, ends_of(again, repeats), counters)
 
 
 def _placed(ends: pa.Table, shift: int) -> pa.Array:
@@ -249,7 +234,8 @@ def ends_of(ends: pa.Table, events: pa.Table) -> Placed:
     last_row[np.bincount(code[last], minlength=len(ids)) > 1] = -1  # of which delivery?
     placed = ends[model.POSITION].is_valid().to_numpy() | has_gtid(ids)
     positions = pc.fill_null(ends[model.POSITION], 0).to_numpy()
-    return Placed(ids.filter(pa.array(placed)), positions[placed], rows, last_row[placed])
+    sequence = ends[SEQUENCE].to_numpy()
+    return Placed(ids.filter(pa.array(placed)), positions[placed], sequence[placed], rows, last_row[placed])
 
 
 def _those(events: pa.Table, mask: pa.ChunkedArray) -> pa.Table:

@@ -86,22 +86,26 @@ class Past:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Transactions with their released positions. `last_row` is the place of the last row in `events`; -1: not here."""
+    """Transactions with their released positions, and the places of their last rows in `events`; -1: not here.
+
+    `sequence` is in the order in which they came: that of their ENDs.
+    """
 
     ids: pa.Array
     positions: Indexes
+    sequence: Indexes
     events: pa.Table
     last_row: Indexes
 
     def by_log(self, past: Past) -> Mapping[str, tuple[Indexes, Indexes]]:
-        """Of each log: the transactions, by number, and their places, which ascend."""
+        """Of each log: the transactions, by number, and their places, in the order in which they came."""
         positioned, logs = np.ones(len(self.ids), dtype=bool), dict[str, tuple[Indexes, Indexes]]()
         for server, at, numbers in by_server(self.ids):
             if past.log_of(server) != POSITIONS:
                 positioned[at], logs[server] = False, (at, numbers)
         if positioned.any():
             logs[POSITIONS] = (np.flatnonzero(positioned), self.positions[positioned])
-        order = {log: np.argsort(places, kind="stable") for log, (_, places) in logs.items()}
+        order = {log: np.argsort(self.sequence[at], kind="stable") for log, (at, _) in logs.items()}
         return {log: (at[order[log]], places[order[log]]) for log, (at, places) in logs.items()}
 
     def __add__(self, other: Placed) -> Placed:
@@ -110,6 +114,7 @@ class Placed:
         return Placed(
             pa.concat_arrays([self.ids, other.ids]),
             np.concatenate([self.positions, other.positions]),
+            np.concatenate([self.sequence, other.sequence]),
             pa.concat_tables([self.events, other.events.select(self.events.schema.names)]),
             np.concatenate([self.last_row, rows]),
         )
@@ -193,7 +198,8 @@ def remember(past: Past, released: Placed, with_rows: WithRows) -> Past:
     """The past after `released` transactions, which all have rows."""
     past, histories = replace(past, gtids=past.gtids.and_more(released.ids)), dict(past.histories)
     for log, (at, places) in released.by_log(past).items():
-        before = histories.get(log, b"")
+        ascending = np.argsort(places, kind="stable")
+        at, places, before = at[ascending], places[ascending], histories.get(log, b"")
         last = history.last_place(before) if before else None
         if log == POSITIONS:
             numbers, count = np.arange(len(at)), len(at)

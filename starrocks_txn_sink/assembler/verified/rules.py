@@ -129,7 +129,7 @@ class VerifiedAssembler:
         """
         everything = [table.select(_TIMES) for table in (held_events, events)]
         try:
-            intake = v.validate_events(state, held_events, events, self.source)
+            intake = v.validate_events(state, events, self.source)
         except SourceChanged as error:
             raise self._with_way_on(error, everything, {error.context["txn_id"]}) from None
         arrivals = pa.array(np.full(intake.events.num_rows, float(now)))
@@ -338,7 +338,8 @@ class _JudgedEvents:
     def placed(self, transactions: Indexes) -> Placed:
         """`transactions`, which have rows."""
         last_rows = self.tally.rows[self.tally.first[transactions + 1] - 1]
-        return Placed(self.ids(transactions), self.tally.position[transactions], self.table, last_rows)
+        positions, sequence = self.tally.position[transactions], self.tally.commit[transactions]
+        return Placed(self.ids(transactions), positions, sequence, self.table, last_rows)
 
     @property
     def snapshot(self) -> Indexes:
@@ -360,7 +361,7 @@ def _judgement(
     finished = judgement.of(settled) | judgement.of(classes.given_up) | counts.repeated
     finished[snapshot_released] = True
     names = counts.ids.take(pa.array(settled[-v.MAX_REMEMBERED :])).to_pylist()
-    state = replace(state, settled=v.remember_ids(intake.settled, names))
+    state = replace(state, settled=v.remember_ids(state.settled, names))
     is_settled = pc.is_in(table[model.TXN_ID], value_set=pa.array(state.settled, pa.string()), skip_nulls=True)
     finished |= is_settled.to_numpy() & ~judgement.opening  # a BEGIN whose END turned out to be a repeat
     finished |= _begins_without_end(judgement, settled)

@@ -112,6 +112,26 @@ def test_what_waits_for_a_proof_is_of_the_new_source_too() -> None:
     assert [position // 10 for name, _, position in lanes.out if "@" in name] == [*restored]
 
 
+def test_a_new_source_that_is_ahead_of_the_old_one_keeps_its_order() -> None:
+    """Its topics are read at different speeds: what ends first is whole last."""
+    lanes = Lanes()
+    lanes.feed(many(range(1, 101), 0))
+    former, latter = many([90], 10_000, "b-{}", sequence=400), many([110], 11_000, "b-{}", sequence=500)
+    lanes.feed([former[0], former[2], *latter])
+    assert len(lanes.out) == 100
+    assert lanes.feed_until_accepted([former[1]]) == [begins("shop", 10_000)]
+    assert lanes.out[100:] == [(begins("shop", 10_000), f"b-{n}", 10 * n) for n in (90, 110)]
+
+
+def test_a_late_copy_of_an_old_end_proves_nothing_of_what_comes_behind_it() -> None:
+    lanes = Lanes()
+    lanes.feed(many([100], 0))
+    copy = end("100", 300, 1000, {"public.a": 1}) | {"timestamp": 5_000}
+    restored = many([*range(41, 45), 105], 10_000, "b-{}", sequence=400)
+    assert lanes.feed_until_accepted([copy, *restored]) == [begins("shop", 10_000)]
+    assert [position // 10 for name, _, position in lanes.out if "@" in name] == [*range(41, 45), 105]
+
+
 def test_the_snapshot_in_front_of_a_new_source_is_its_own() -> None:
     lanes = Lanes()
     lanes.feed(many(range(1, 101), 0))

@@ -205,10 +205,20 @@ def at(txn: str, sequence: int, lsn: int | None) -> list[Fields]:
 def test_another_transaction_at_a_known_position_is_another_source() -> None:
     stage = Stage()
     stage.feed(*at("7", 1, 30), *at("8", 2, 40))
-    for events in (at("9", 3, 40), at("9", 3, 30), at("9", 3, 40)[1:], [*at("9", 3, 30), *at("10", 4, 50)]):
+    for events in (at("9", 3, 40), at("9", 3, 30), [*at("9", 3, 30), *at("10", 4, 50)]):
         with pytest.raises(SourceChanged, match=r"others were there before.*txn_id=9\b.*`job`") as failure:
             stage.feed(*events)
         assert failure.value.context["source"] == "shop"
+    assert stage.places() == [("7", 30, 0, True), ("8", 40, 0, True)]
+
+
+def test_an_end_at_an_old_position_waits_for_its_rows_before_it_is_judged() -> None:
+    stage = Stage()
+    stage.feed(*at("7", 1, 30), *at("8", 2, 40))
+    former, latter = at("9", 3, 20), at("10", 4, 50)
+    assert stage.feed(former[1], *latter) == []
+    with pytest.raises(SourceChanged, match=r"^1 transaction\(s\) came at positions below"):
+        stage.feed(former[0])
     assert stage.places() == [("7", 30, 0, True), ("8", 40, 0, True)]
 
 
