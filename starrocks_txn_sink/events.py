@@ -46,8 +46,9 @@ _ALL: Final = (
         """
         step.failed outage.waiting schema.waiting audit.failed label.unlisted replay.skipping columns.unknown
         columns.gone columns.unfilled loops.missing deletes.unfilled rules.unmatched lanes.repeated rows.sorted
-        source.slow source.uncommitted events.sorted events.malformed transaction.open query.stop_hangs kafka.waiting
-        topics.unknown lineage.lost metrics.broken turns.unreachable turns.ended commit.waited snapshot.repeated
+        source.slow source.uncommitted job.changed events.sorted events.malformed transaction.open query.stop_hangs
+        kafka.waiting topics.unknown lineage.lost metrics.broken turns.unreachable turns.ended commit.waited
+        snapshot.repeated
         """,
     ),
     *_kinds(

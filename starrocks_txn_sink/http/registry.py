@@ -71,6 +71,13 @@ class SchemaRegistry:
     wait: float = 30.0
 
     def __post_init__(self) -> None:
+        if not isinstance(self.url, str) or "," in self.url:
+            raise OptionError(
+                "The schema registry's url is a list.",
+                hint="Give one address, as in https://registry:8081: all registries of one cluster know each schema. "
+                "For failover put a load balancer, or a name of several hosts, in front of them.",
+                option="url",
+            )
         scheme, _, location = self.url.partition("://")
         if scheme not in ("http", "https") or not location or "@" in location.partition("/")[0]:
             raise OptionError(

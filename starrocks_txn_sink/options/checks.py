@@ -10,7 +10,7 @@ from typing import Any
 
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options import load_properties
-from starrocks_txn_sink.options.addresses import parse_authority
+from starrocks_txn_sink.options.addresses import Address, parse_authority
 from starrocks_txn_sink.options.declarations import Check, refusal
 from starrocks_txn_sink.options.enums import TableOptions
 
@@ -156,3 +156,15 @@ def plain_table_names(names_given: Mapping[str, Any], database: str) -> dict[str
             )
         renamed[table] = properties
     return renamed
+
+
+def check_ports(frontends: Iterable[Address], query_addresses: Iterable[Address]) -> None:
+    """Raise OptionError if `load_url` and `query_url` name one port, which cannot speak HTTP and MySQL's protocol."""
+    ports = {(address.host, address.port) for address in frontends}
+    for address in query_addresses:
+        if (address.host, address.port) in ports:
+            raise OptionError(
+                f"load_url and query_url both name {address.netloc}.",
+                hint="load_url names the frontends' http_port (8030 by default), query_url their query_port (9030).",
+                option="query_url",
+            )

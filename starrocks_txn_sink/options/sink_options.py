@@ -278,6 +278,7 @@ class SinkOptions:
         tls = (self.tls_ca, self.tls_certificate, self.tls_key)
         secure = self.frontends[0].scheme == "https" or self.query_tls
         checks.check_tls(secure, *tls, verify=self.tls_verify)
+        checks.check_ports(self.frontends, self.query_addresses)
         object.__setattr__(self, "tables", checks.plain_table_names(self.tables, self.database))
         for place, properties in self._properties():
             load_properties.check_modes(properties, place)

@@ -59,6 +59,10 @@ _ADVICE = {
     "Unknown data format": "Set `format` to json, or leave it out.",
 }
 """Advice by the server's text."""
+_BEYOND_ASCII = (
+    "If the table is there: a load names it in an HTTP header, whose letters beyond ASCII the server may read as other "
+    "ones. Then give it a name of ASCII letters, with `tables` of the assembly, or under [[routes]] in sync's file."
+)
 # Two first loads of a table at once (wire contract 4.5); the label has ended, and later refusals repeat this.
 _LOADED_TWICE = "already exist backend"
 # The label had ended before: by another load, or by another client. Neither says anything of the refused table.
@@ -127,7 +131,10 @@ def load_error(reply: Reply, label: str, table: str) -> StarRocksSinkError:
         return errors.LoadFailed(message, hint="The cause is in the server's text.", **_context(reply, label))
     reason = match["reason"] if (match := _REASON.match(text)) is not None else text
     if _contains_any(text, _BAD_REQUESTS):
-        return errors.ServerRefused(f"The server refused the load into {table}: {reason}", hint=_advice(text), **place)
+        advice = _advice(text)
+        if advice == _ADVICE[NO_TABLE] and not table.isascii():
+            advice = f"{_BEYOND_ASCII} {advice}"
+        return errors.ServerRefused(f"The server refused the load into {table}: {reason}", hint=advice, **place)
     return errors.LoadFailed(f"The load into {table} failed: {reason}", **place)
 
 

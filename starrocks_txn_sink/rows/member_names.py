@@ -128,6 +128,8 @@ class MemberNames:
             return
         self.by_table.setdefault(table, set()).update(names, unchanged)  # the source has those columns, too
         if self.refuse and self._unknown(table, names, False) and (unknown := self._unknown(table, names, True)):
+            if otherwise := _spelled_otherwise(unknown, self.columns_of(table, False) or ()):
+                raise _other_case(table, otherwise, place)
             if self.lacking is None:
                 raise _unknown_column(table, unknown, text, place, self.types_of, self.dropped(table))
             self.lacking.watch(table, unknown, deletes=self.columns_of(table, False) is None)
@@ -253,6 +255,25 @@ def _unknown_column(
         f"{place}: {names}.{_lost(lost)}",
         hint=f"Run ALTER TABLE `{table}` {ddl}, and start the query again; or set schema_changes='apply', with which "
         "the sink does so, or schema_changes='ignore', with which the server drops such values.",
+        table=table,
+    )
+
+
+def _spelled_otherwise(names: Iterable[str], columns_of_table: Iterable[str]) -> dict[str, str]:
+    """The columns from which `names` differ in case alone, by name: no table can have both."""
+    folded = {column.lower(): column for column in columns_of_table}
+    return {name: folded[name.lower()] for name in names if name.lower() in folded}
+
+
+def _other_case(table: str, otherwise: Mapping[str, str], place: str) -> UnknownColumn:
+    shown = [*otherwise.items()][:_SHOWN]
+    pairs = ", ".join(f"{name} (the column is {column})" for name, column in shown)
+    rule = ", ".join(f'"{name}" = "{column}"' for name, column in shown)
+    return UnknownColumn(
+        f"A row names columns of table {table} in another case{place}: {pairs}. A load takes them for other names, and "
+        "StarRocks would write NULL.",
+        hint=f"Give them the table's names in the rules: rename = {{ {rule} }}; or create the table with the names of "
+        "the rows.",
         table=table,
     )
 

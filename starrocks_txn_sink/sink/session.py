@@ -36,6 +36,7 @@ from starrocks_txn_sink.sink.checkpoint import Proof, ProofLog
 from starrocks_txn_sink.sink.typed.tables import Tables
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
 from starrocks_txn_sink.sql.failures import LOGIN_OR_DATABASE
+from starrocks_txn_sink.telemetry import get_logger
 from starrocks_txn_sink.writer.messages import LaneReport
 from starrocks_txn_sink.writer.task import JobOwnership, LaneTask
 
@@ -153,14 +154,23 @@ class Resumption:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """A job after the take-over, with the skips and acceptances from the checkpoint."""
+    """A job after the take-over, with the skips and acceptances from the checkpoint.
+
+    `other` is the job that wrote with the checkpoint, if this job has no positions.
+    """
 
     take_over: fencing.TakenOver
     skips: Mapping[str, Skip] = field(default_factory=dict)
     accepted: Sequence[str] = ()
+    other: str = ""
 
 
 FROM_THE_BEGINNING: Final = Resumption(0)
+_log = get_logger("sink")
+_CHANGED: Final = (
+    "Set job='{}' again, or move that job with `starrocks-txn-sink ledger rename`. Otherwise rows may be written "
+    "twice, because nothing compares positions of two jobs."
+)
 UNLISTED: Final = (
     "A take-over would not find this run's labels in information_schema.loads, so it could not end a writer that "
     "sleeps: rows could come twice. Let the loading user see its own loads."
@@ -187,7 +197,8 @@ def resume(
         _refuse_behind(proof, state.positions)
     before = [proof for proof in proofs if proof.batch == resumption.batch - 1]
     accepted = {traces.acceptance, *(acceptance for proof in proofs for acceptance in proof.accepted)} - {""}
-    return Resumed(state, before[-1].skips if before else {}, sorted(accepted))
+    others = {proof.job for proof in resumption.proofs if proof.positions} if not state.positions else set[str]()
+    return Resumed(state, before[-1].skips if before else {}, sorted(accepted), max(others - {job}, default=""))
 
 
 def _refuse_behind(proof: Proof, positions: Mapping[str, ledger.Position]) -> None:
@@ -307,6 +318,8 @@ def _take_over(
         session.token, session.positions = state.owner.token, state.positions
         session.written = state.owner.written
         session.skips = dict(resumed.skips)
+        if resumed.other:
+            _log.warning("job.changed", job=session.job, other=resumed.other, advice=_CHANGED.format(resumed.other))
 
 
 def _collecting(new_token: ledger.NewToken, tokens: set[str]) -> ledger.NewToken:

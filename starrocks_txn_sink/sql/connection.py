@@ -156,7 +156,8 @@ class QueryPort:
             self.close()
             raise
         except Exception as error:
-            typed = typed_error(error, self.address.netloc, quotes_server=self._quotes_server)
+            greeted = self._driver is None or self._driver.greeted
+            typed = typed_error(error, self.address.netloc, quotes_server=self._quotes_server, greeted=greeted)
             if isinstance(typed, QueryFailed) and not is_answer(error):
                 self.close()
             raise typed from None  # the driver's text and frames may hold the statement and its values
@@ -409,12 +410,12 @@ class LeaderConnection:
         return port
 
     def _find_leader(self, deadline: Deadline) -> QueryPort:
-        failure = "no address was given"
+        failure = QueryFailed("no address was given")
         for address in tuple(self._addresses):
             try:
                 port = self._open(address, deadline)
             except QueryFailed as error:
-                failure = error.message
+                failure = error
                 self._addresses.sort(key=address.__eq__)
                 continue
             try:
@@ -427,7 +428,7 @@ class LeaderConnection:
             port.close()
             return self._open(leader, deadline)
         names = ", ".join(address.netloc for address in self._options.query_addresses)
-        raise QueryFailed(f"No address of query_url ({names}) can be used: {failure}")
+        raise QueryFailed(f"No address of query_url ({names}) can be used: {failure.message}", hint=failure.advice)
 
     def _leader_of(self, port: QueryPort, deadline: Deadline) -> Address | None:
         """The leader's address; None if `port` leads itself, or if there is only one frontend."""

@@ -58,8 +58,13 @@ _TLS_NOT_SUPPORTED = 2026
 _TEXT_LIMIT = 200
 
 
-def typed_error(error: Exception, place: str, *, quotes_server: bool) -> QueryFailed | QueryRefused:
-    """The typed error for the driver's `error` at `place`; with `quotes_server` a refusal has the server's text."""
+def typed_error(
+    error: Exception, place: str, *, quotes_server: bool, greeted: bool = True
+) -> QueryFailed | QueryRefused:
+    """The typed error for the driver's `error` at `place`; with `quotes_server` a refusal has the server's text.
+
+    Unless `greeted` the peer took the connection and has not said anything.
+    """
     if (failed := _tls_failure(error)) is not None:
         return QueryFailed(
             f"The TLS handshake with the query port failed ({type(failed).__name__}).",
@@ -75,6 +80,13 @@ def typed_error(error: Exception, place: str, *, quotes_server: bool) -> QueryFa
         )
     if (missing := _missing_backend(error)) is not None:
         return NoBackend(f"{missing}{_words(error)}.", place=place)
+    if not greeted and _is_late(error):
+        return QueryFailed(
+            "The port of query_url takes connections and says nothing, as a port of HTTP does.",
+            hint="Check that query_url names query_port (9030 by default). If it does, the frontend hangs: look at its "
+            "log.",
+            place=place,
+        )
     if _is_transient(error):
         words = f"{_error_kind(error)}{_words(error)}"
         return QueryFailed(f"StarRocks did not answer over the MySQL protocol: {words}.", place=place)
@@ -160,13 +172,17 @@ def _words(error: Exception) -> str:
     return f": {words}" if words else ""
 
 
+def _is_late(error: Exception) -> bool:
+    return isinstance(error, TimeoutError) or isinstance(error.__cause__ or error.__context__, TimeoutError)
+
+
 def _error_kind(error: Exception) -> str:
     """The cause in words, or type and number of the error. Never its text, which may repeat a statement's values."""
     if isinstance(error, socket.gaierror):
         return "the host name cannot be resolved"
     if isinstance(error, ConnectionRefusedError):
         return "nothing listens there"
-    if isinstance(error, TimeoutError) or isinstance(error.__cause__ or error.__context__, TimeoutError):
+    if _is_late(error):
         return "no answer in time"
     if (why := _CLIENT_REASONS.get(_number(error))) is not None:
         return why

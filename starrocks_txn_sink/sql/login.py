@@ -46,9 +46,12 @@ class Driver(Connection):
     """PyMySQL's connection, with the rules for the password applied to the greeting, before anything is sent."""
 
     server_capabilities: int
+    greeted = False
+    """Whether a server has spoken, as MySQL's does first."""
 
     def _get_server_information(self) -> None:
         super()._get_server_information()  # type: ignore[misc]
+        self.greeted = True
         if not self.ssl:
             self._auth_plugin_name = CHALLENGE
         elif not self.server_capabilities & CLIENT.SSL:

@@ -159,8 +159,8 @@ class NarrowColumns:
     numbers, the time of a day in a DATE. Other values that do not fit it rejects.
 
     Columns that StarRocks can widen are in `wider_types`, with `widens`. Others that would change values are an error,
-    but those whose type is `declared` for their table. The server rejects values for the rest, if they do not fit:
-    `statements` would help then.
+    but those whose type is `declared` for their table. Values for the rest are refused, if they do not fit:
+    `statements` would help then, and `ways` say so, by table and column.
     """
 
     new_types: NewTypes
@@ -169,6 +169,7 @@ class NarrowColumns:
     widens: bool
     wider_types: dict[str, dict[str, list[str]]] = field(default_factory=dict)
     statements: list[str] = field(default_factory=list)
+    ways: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def __call__(self) -> None:
         """Raises NarrowColumn for a column that would change values."""
@@ -187,10 +188,8 @@ class NarrowColumns:
         }
 
     def advice_for(self, table: str, column: str) -> str:
-        """The end of the advice about a value that does not fit a column, if the source's column is wider."""
-        start = f"ALTER TABLE `{table}` MODIFY COLUMN `{column.replace('`', '``')}` "
-        statements = [statement for statement in dict.fromkeys(self.statements) if statement.startswith(start)]
-        return f" The source has a wider column: {statements[-1]}." if statements else ""
+        """The end of the advice about a value that does not fit a column, if the source's column has another type."""
+        return self.ways.get((table, column), "")
 
     def _narrow(self, table: str, types: Mapping[str, str], again: bool) -> list[tuple[TargetColumn, TargetType]]:
         declared = self.declared(table)
@@ -206,17 +205,16 @@ class NarrowColumns:
         return rounds(column.type, target_type) or (self.widens and widened(column, target_type) is not None)
 
     def _judge(self, table: str, column: TargetColumn, target_type: TargetType) -> None:
-        wider = widened(column, target_type)
+        wider, by_hand = widened(column, target_type), changed_by_hand(column, target_type)
+        way = (
+            f"Create the table anew with {target_type}, because StarRocks cannot change the column to it"
+            if by_hand is None
+            else f"Run {_statement(table, column, by_hand)}"
+            + (", with the DEFAULT of the column behind it" if column.defaulted else "")
+        )
         if self.widens and wider is not None:
             self.wider_types.setdefault(table, {}).setdefault(column.name, []).append(str(target_type))
         elif rounds(column.type, target_type):
-            by_hand = changed_by_hand(column, target_type)
-            way = (
-                f"Create the table anew with {target_type}, because StarRocks cannot change the column to it"
-                if by_hand is None
-                else f"Run {_statement(table, column, by_hand)}"
-                + (", with the DEFAULT of the column behind it" if column.defaulted else "")
-            )
             later = "" if by_hand is None else _LATER
             apply = (
                 "" if self.widens or wider is None else "; or set schema_changes='apply', with which the sink does so"
@@ -228,8 +226,12 @@ class NarrowColumns:
                 f"{declared_types(table, column.name, str(column.type))}.",
                 table=table,
             )
-        elif wider is not None:
-            self.statements.append(_statement(table, column, wider))
+        else:
+            self.ways[table, column.name] = (
+                f" The source's column is {target_type}, and the table's {column.type}. {way}."
+            )
+            if wider is not None:
+                self.statements.append(_statement(table, column, wider))
 
 
 _LATER = " when SHOW ALTER TABLE COLUMN says FINISHED (20 s and more)"

@@ -128,7 +128,7 @@ class RowRules:
         if value is None:
             if column.nullable or (deletes and not column.key):
                 return raw
-            raise UnfitColumn(name, "is NULL, and the column is NOT NULL")
+            raise UnfitColumn(name, f"is NULL {_NO_KEY}" if deletes else "is NULL, and the column is NOT NULL")
         try:
             if name in self.decoded:
                 return self._bytes(column, value, raw)
@@ -161,7 +161,9 @@ class RowRules:
         members = ["" if deletes and self._varies(name) else self.filler(name)[0] for name in missing]
         if not all(members):
             name = missing[members.index("")]
-            raise UnfitColumn(name, _NO_KEY if deletes else _MISSING if name in self.fillings else _REQUIRED)
+            raise UnfitColumn(
+                name, f"is missing {_NO_KEY}" if deletes else _MISSING if name in self.fillings else _REQUIRED
+            )
         place = row.index("{") + 1
         if deletes:  # such a row begins with DELETING
             place += len(columns.DELETING) - 1
@@ -184,5 +186,11 @@ _MISSING: Final = (
     "is missing in a row, and becomes NULL and not its DEFAULT, which only the server computes: name the columns that "
     "rows have in the property `columns` of the table, or write a value"
 )
-_NO_KEY: Final = "is missing in a delete, and is part of the key"
-_REQUIRED: Final = "is missing in a row, and the column is NOT NULL without DEFAULT"
+_NO_KEY: Final = (
+    "in a delete, and is part of the key: take it out of the table's key, or have the source send it (in PostgreSQL "
+    "ALTER TABLE … REPLICA IDENTITY FULL, also behind message.key.columns)"
+)
+_REQUIRED: Final = (
+    "is missing in a row, and the column is NOT NULL without DEFAULT: have the source send it, or make the column "
+    "nullable"
+)

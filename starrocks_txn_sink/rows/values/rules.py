@@ -59,8 +59,12 @@ def fitted(kind: TargetType, value: Value) -> str:
         return value.raw
     name = _kind_of(value.value)
     if name not in rules:
-        raise Unfit(f"is {_ARTICLES[name]}, which {kind.name} does not hold")
+        way = _OF_STRUCTURED if name == "object" and kind.name in ("DATE", "DATETIME") else ""
+        raise Unfit(f"is {_ARTICLES[name]}, which {kind.name} does not hold{way}")
     return rules[name].fit(kind, value)
+
+
+_OF_STRUCTURED: Final = "; if Debezium sends it, set another time.precision.mode (isostring) at the connector"
 
 
 def _kind_of(value: Any) -> str:

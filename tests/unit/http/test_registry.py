@@ -241,6 +241,12 @@ def test_wrong_addresses(url: str) -> None:
     assert "secret-2" not in str(wrong.value)
 
 
+@pytest.mark.parametrize("url", ["http://a:8081,http://b:8081", ["http://a:8081"]])
+def test_a_list_of_addresses_is_refused_at_once(url: Any) -> None:
+    with pytest.raises(OptionError, match=r"is a list.*Give one address"):
+        SchemaRegistry(url=url)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -525,7 +525,7 @@ def test_without_a_database_the_rest_is_examined(server: Emulator, capsys: Shown
 
 
 def test_a_reason_that_several_sections_have_is_said_once(capsys: Shown) -> None:
-    place = ["--load-url", "http://127.0.0.1:1", "--query-url", "mysql://127.0.0.1:1", "--username", "root"]
+    place = ["--load-url", "http://127.0.0.1:1", "--query-url", "mysql://127.0.0.1:2", "--username", "root"]
     assert cli.main(["doctor", *place, "--database", "shop", "--no-spark"]) == 3
     output = capsys.readouterr().out
     assert output.count("no query port is usable") == 1
@@ -542,7 +542,7 @@ def test_a_reason_that_several_sections_have_is_said_once(capsys: Shown) -> None
     ],
 )
 def test_options_that_cannot_be_are_code_2(words: list[str], message: str, capsys: Shown) -> None:
-    place = ["--load-url", "http://127.0.0.1:1", "--query-url", "mysql://127.0.0.1:1"]
+    place = ["--load-url", "http://127.0.0.1:1", "--query-url", "mysql://127.0.0.1:2"]
     assert cli.main(["doctor", *place, *words]) == 2
     assert message in capsys.readouterr().err
 

@@ -334,7 +334,7 @@ def test_a_build_without_a_release_number_needs_the_option(
 ) -> None:
     options = SinkOptions(
         load_url="http://127.0.0.1:9",
-        query_url="mysql://127.0.0.1:9",
+        query_url="mysql://127.0.0.1:8",
         database="scratch",
         allow_unreleased_server=accepted,
     )

@@ -89,6 +89,7 @@ def test_query_url_takes_mysql_and_jdbc_forms(text: Any) -> None:
         ({"load_url": "http://fe:99999"}, "not an address"),
         ({"load_url": "http://fe1:8030,https://fe2:8443"}, "mixes http and https"),
         ({"load_url": "http://fe1:8030/path"}, "more than scheme"),
+        ({"load_url": "fe1,fe2", "query_url": "mysql://fe1:9030,FE2:8030"}, "both name fe2:8030.*query_port"),
         ({"load_url": "http://fe1\\.evil.example:8030"}, "invalid host"),
         ({"load_url": "http://größe:8030"}, "invalid host"),
         ({"query_url": "mysql://fe1%00:9030"}, "invalid host"),

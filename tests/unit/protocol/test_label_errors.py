@@ -205,6 +205,13 @@ def test_a_refused_load_says_what_the_server_said(text: str, kind: type[StarRock
     assert error.advice if kind is ServerRefused else True
 
 
+def test_a_table_that_is_not_found_has_the_few_causes_that_are_possible() -> None:
+    for table, beyond in (("orders", False), ("größe", True)):
+        advice = refusals.load_error(failed("Failed to find table T in db D"), "L", table).advice
+        assert "shadow table of gh-ost" in advice
+        assert ("beyond ASCII" in advice) is beyond
+
+
 PLANNING = "STREAM_LOAD_TASK:10905, label{L}, error_msg{cancel stream task for exception: "
 
 

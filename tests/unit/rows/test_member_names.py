@@ -44,6 +44,19 @@ def check(refuse: bool = True, compared: Mapping[str, set[str]] | None = None, b
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("lacking", [None, LackingColumns()])
+def test_a_name_that_differs_in_case_alone_is_said_so(lacking: LackingColumns | None) -> None:
+    """No ALTER adds such a column, so schema_changes='apply' does not wait for it either."""
+    names = check()
+    names.lacking = lacking
+    with pytest.raises(UnknownColumn) as refused:
+        names(batch(("t", '{"ID":1,"Name":2,"email":3}')))
+    message = str(refused.value)
+    assert "in another case at source partition p, position 1: ID (the column is id), Name (the" in message
+    assert 'rename = { "ID" = "id", "Name" = "name" }' in message
+    assert "ALTER" not in message
+
+
 @pytest.mark.parametrize("wide", [False, True])
 def test_a_name_without_a_column_is_refused_in_any_row_with_its_place_and_remedy(wide: bool) -> None:
     """Not only in the first rows, and also behind a delete, an escape, or a nested value with such a name."""

@@ -70,7 +70,11 @@ def test_a_ledger_without_a_row_of_job_and_checkpoint_refuses_all_but_the_first_
 def test_a_checkpoint_that_the_ledger_knows_may_change_its_job() -> None:
     shop = Shop()
     shop.start(0)
-    shop.start(3, job="renamed")
+    shop.put("position", "p-0", position=7)
+    assert shop.start(3, proof(2, 7)).other == ""
+    assert shop.start(3, proof(2, 7), job="renamed").other == "job", "nothing compares what the job has written"
+    assert shop.start(3, job="renamed").other == ""
+    assert shop.start(0, proof(2, 7), job="renamed").other == "", "everything is read again"
     with pytest.raises(LedgerBehind):
         shop.start(3, job="renamed again", checkpoint="another")
 

@@ -101,8 +101,8 @@ MISTAKES: dict[str, tuple[Call, str, str]] = {
     ),
     "query_url is the HTTP port": (
         lambda server: login(query_url=server.load_url.replace("http", "mysql"))(server),
-        "can be used",
-        "Check query_url (query_port, 9030 by default)",
+        "both name 127.0.0.1:",
+        "http_port (8030 by default), query_url their query_port (9030)",
     ),
     "query_url is an HTTP address": (login(query_url="http://fe:9030"), "unknown scheme", "Write mysql://host:9030"),
     "query_url missing": (login(query_url=None), "there is no query_url", "query_url"),

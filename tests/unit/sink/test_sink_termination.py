@@ -168,4 +168,4 @@ def test_a_sink_that_writes_nothing_asks_nobody() -> None:
 
 
 def _options() -> SinkOptions:
-    return SinkOptions(load_url="http://127.0.0.1:9", query_url="mysql://127.0.0.1:9", database="shop")
+    return SinkOptions(load_url="http://127.0.0.1:9", query_url="mysql://127.0.0.1:8", database="shop")

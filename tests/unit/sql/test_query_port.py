@@ -433,6 +433,25 @@ def test_a_query_port_that_never_answers_is_asked_last() -> None:
                 assert len(silent.connections) == 1
 
 
+def test_a_port_that_says_nothing_may_be_one_of_http() -> None:
+    """A login that hangs later has been greeted by a query port, so nothing is said about ports."""
+
+    def http(talk: Talk) -> None:
+        talk.read()
+
+    def hang(talk: Talk) -> None:
+        talk.send(greeting())
+        talk.read()
+        talk.read()
+
+    for script, named in ((http, True), (hang, False)):
+        with QueryPeer(script) as peer, pytest.raises(QueryFailed) as failure:
+            ask_leader(peer.url, seconds=0.8, read_timeout=0.3)
+        assert ("says nothing, as a port of HTTP" in failure.value.message) is named
+        assert ("names query_port" in failure.value.advice) is named
+        assert failure.value.retryable
+
+
 def test_nobody_there_and_an_unknown_host_are_reported_in_words() -> None:
     with pytest.raises(QueryFailed, match=r"query_url \(127\.0\.0\.1:\d+\).*nothing listens there"):
         ask_leader(f"mysql://127.0.0.1:{unused_port()}")

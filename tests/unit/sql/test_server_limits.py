@@ -76,7 +76,7 @@ def test_the_rowsets_of_the_tablets_are_read(server: Emulator) -> None:
 
 def test_a_server_is_asked_once_a_minute_and_for_tablets_every_five() -> None:
     clock, events = ManualClock(), list[Event]()
-    unreachable = SinkOptions(load_url="http://127.0.0.1:1", query_url="mysql://127.0.0.1:1", database="shop")
+    unreachable = SinkOptions(load_url="http://127.0.0.1:1", query_url="mysql://127.0.0.1:2", database="shop")
     watch = ServerLimitsWatch(unreachable, events.append, clock)
     for seconds, count in ((0, 3), (1, 3), (58, 3), (2, 5), (60, 7), (178, 9), (60, 12)):
         clock.advance(seconds)

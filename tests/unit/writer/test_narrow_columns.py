@@ -48,7 +48,9 @@ def test_columns_that_the_sink_leaves_alone_cost_no_question() -> None:
     narrow = look(server, "BIGINT", widens=False)
     assert (narrow.missing(), server.asked) == ({}, 0)
     assert narrow.statements == ["ALTER TABLE `t` MODIFY COLUMN `n` BIGINT"]
-    assert narrow.advice_for("t", "n") == " The source has a wider column: ALTER TABLE `t` MODIFY COLUMN `n` BIGINT."
+    assert narrow.advice_for("t", "n") == (
+        " The source's column is BIGINT, and the table's INT. Run ALTER TABLE `t` MODIFY COLUMN `n` BIGINT."
+    )
     assert narrow.advice_for("t", "m") == ""
     assert look(server, "STRING", widens=True).statements == []
     assert server.asked == 0
@@ -84,6 +86,28 @@ def test_a_key_is_created_anew_and_a_default_is_said_again() -> None:
     assert refused(of_key, "DECIMAL(12,4)").startswith("Create the table anew with DECIMAL(12,4),")
     advice = refused(TargetColumn("n", parse_type("decimal(10,2)"), defaulted=True), "DECIMAL(12,4)")
     assert "MODIFY COLUMN `n` DECIMAL(12,4), with the DEFAULT of the column behind it, and" in advice
+
+
+@pytest.mark.parametrize(
+    ("column", "source", "way"),
+    [
+        (
+            TargetColumn("n", parse_type("int(11)"), defaulted=True),
+            "BIGINT",
+            "MODIFY COLUMN `n` BIGINT, with the DEFAULT",
+        ),
+        (TargetColumn("n", parse_type("int(11)"), key=True), "BIGINT", "Create the table anew with BIGINT"),
+        (TargetColumn("n", parse_type("int(11)")), "VARCHAR(9)", r"Create the table anew with VARCHAR(9)"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_explained_by_the_source_s_type(
+    column: TargetColumn, source: str, way: str
+) -> None:
+    """Whether the source has widened a column that is not widened with it, or retyped it."""
+    narrow = NarrowColumns(lambda: [("t", {"n": source})], lambda *_: (column,), lambda _: (), True)
+    narrow()
+    assert f"The source's column is {source}, and the table's INT." in narrow.advice_for("t", "n")
+    assert way in narrow.advice_for("t", "n")
 
 
 def test_a_column_that_gives_rows_their_places_is_not_widened() -> None:
