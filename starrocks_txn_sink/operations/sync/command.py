@@ -9,6 +9,7 @@ import argparse
 import json
 import os
 import re
+import socket
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
@@ -173,6 +174,9 @@ def text_lines(sync: Sync, plan: TablePlan | None) -> Iterator[str]:
         yield f"-- route: {pattern} -> {'left out' if template == LEFT_OUT else template}"
     for name, value in options_given(sync).items():
         yield f"-- target: {name} = {_as_in_the_file(value)}"
+    policy = getattr(sync.assembly, "policy", None)
+    if policy is not None and policy.open_timeout is not None:
+        yield f"-- assembly: open_timeout = {policy.open_timeout:g} seconds"
     if plan is None:
         return
     for table, sources in plan.written.items():
@@ -206,6 +210,10 @@ def verdict(sync: Sync, plan: TablePlan | None, of_source: Finding | None = None
     lines: list[str] = []
     if of_source is not None and of_source.severity is not Severity.GOOD:
         lines += doctor.text_lines("source", of_source, first=False)
+    port = judge_port(sync.options)
+    if port is not None:
+        findings.append(port)
+        lines += doctor.text_lines("target", port, first=False)
     place = sync.options.database, tables, sync.checkpoint, None, None
     with closing(Target(sync.options, *place, written=len(tables))) as target:
         for section, check in doctor.SECTIONS:
@@ -217,6 +225,29 @@ def verdict(sync: Sync, plan: TablePlan | None, of_source: Finding | None = None
                     lines += doctor.text_lines(section, finding, first=False)
     summary = doctor.summary_line(findings)
     return exit_code(findings) < 3, [f"-- doctor: {summary}", *(f"-- {line.strip()}" for line in lines)]
+
+
+def judge_port(options: SinkOptions) -> Finding | None:
+    """A warning if the port of the metrics cannot be listened at here; None without one, and if it can."""
+    from starrocks_txn_sink.operations.doctor.target import Topic
+
+    if not options.metrics_port:
+        return None
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(
+            options.metrics_host, options.metrics_port, type=socket.SOCK_STREAM
+        )[0]
+        with socket.socket(family, kind) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen()
+    except OSError as error:
+        return Topic("metrics.port", str(options.metrics_port)).warning(
+            f"Nothing can listen at {options.metrics_host}:{options.metrics_port} ({error.strerror}).",
+            "The query would not start. If this very job runs here now, the port is its own.",
+            "Set another metrics_port, one for each job of a machine.",
+        )
+    return None
 
 
 def lacks(options: SinkOptions, tables: Sequence[str]) -> Iterator[str]:

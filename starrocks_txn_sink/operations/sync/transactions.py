@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
@@ -25,10 +26,16 @@ _UNKNOWN: Final = (
     "not checked: no change after the snapshot shows yet whether the connector has provide.transaction.metadata=true, "
     'and the query needs it unless [source] has transactions = "none"'
 )
+_TOPICS: Final = r"Let topics match the transaction topic too, as in 'shop\.(public\..*|transaction)'."
 _NO_MARKER: Final = (
     "Changes name their transactions, but no newest message is a transaction marker.",
     "The query writes a transaction once its rows match the counts of its END, and would wait for it.",
-    r"Let topics match the transaction topic too, as in 'shop\.(public\..*|transaction)'.",
+    _TOPICS,
+)
+_NOT_MATCHED: Final = (
+    "topics does not match {}, to which the connector writes its transaction markers.",
+    "The snapshot needs none; all later changes would wait for their markers.",
+    f"{_TOPICS} If the connector's topic.transaction names another one, set transaction_topic in [source].",
 )
 _READ: Final = "The query begins with the oldest messages of the topics, and fails when it reads this change."
 _PERHAPS_READ: Final = (
@@ -53,7 +60,9 @@ def judge_transactions(sync: Sync, messages: Sequence[KeyedMessage]) -> Finding:
     changes = events.filter(pc.and_(pc.invert(markers), pc.not_equal(events[model.OP], intake.SNAPSHOT)))
     has_markers = pc.any(markers).as_py()
     if not changes.num_rows and not has_markers:
-        return _CHECK.skip(_UNKNOWN)
+        topic = _unmatched_topic(sync, events)
+        what, why, advice = _NOT_MATCHED
+        return _CHECK.warning(what.format(topic), why, advice) if topic else _CHECK.skip(_UNKNOWN)
     certain = _reads_from_the_start(sync)
     try:
         intake.check_events(events if certain else _newest(changes), "")
@@ -64,6 +73,14 @@ def judge_transactions(sync: Sync, messages: Sequence[KeyedMessage]) -> Finding:
     if not has_markers:  # a connector writes BEGIN before the first change
         return _CHECK.warning(*_NO_MARKER)
     return _CHECK.good("the newest changes name their source transactions")
+
+
+def _unmatched_topic(sync: Sync, events: pa.Table) -> str:
+    """The first transaction topic of the connectors in `events` that the file's topics leave out; "" without one."""
+    assert isinstance(sync.assembly, DebeziumAssembly)
+    names = sorted({str(name) for name in events[SOURCE_PARTITION].to_pylist() if name is not None})
+    topics = (f"{name}.{sync.assembly.transaction_topic}" for name in names)
+    return next((topic for topic in topics if re.fullmatch(sync.topics, topic) is None), "")
 
 
 def _events(assembly: DebeziumAssembly, messages: Sequence[KeyedMessage]) -> pa.Table:

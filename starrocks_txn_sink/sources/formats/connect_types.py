@@ -62,6 +62,10 @@ _BYTES_AS_TEXT: Final = (
     "comes as NULL, so set binary.handling.mode to bytes"
 )
 _TOO_WIDE: Final = f"numbers with more digits than the {MOST_DIGITS} of a DECIMAL: the text has all of them"
+_ROUNDED: Final = (
+    "the source's type is NUMERIC, and the connector sends a DOUBLE of it, which rounds: set decimal.handling.mode to "
+    "precise or string"
+)
 _NO_PRECISION: Final = "the schema does not say how many digits there are: StarRocks refuses longer numbers"
 
 
@@ -152,7 +156,8 @@ def _plain(name: str, field: Mapping[str, Any], kind: str) -> SourceColumn:
         return SourceColumn(name, TEXT, _BASE64, long=True)
     if kind == "string":
         return _text(name, field)
-    return SourceColumn(name, _PLAIN[kind])
+    rounded = kind in ("float", "double") and _NUMERIC.fullmatch(source_type(field)) is not None
+    return SourceColumn(name, _PLAIN[kind], _ROUNDED if rounded else "")
 
 
 def _text(name: str, field: Mapping[str, Any]) -> SourceColumn:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -272,6 +273,23 @@ def test_a_dry_run_prints_what_would_happen(
         '-- target: schema_changes = "apply"',
     } <= set(lines)
     assert query(server, "SHOW TABLES FROM shop") == []
+
+
+def test_a_dry_run_says_what_a_number_is_and_which_port_is_taken(
+    file: tuple[Path, Producer], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        settings = file[0].read_text(encoding="utf-8")
+        settings = settings.replace("[target]", f"[assembly]\nopen_timeout = 10\n[target]\nmetrics_port = {port}")
+        file[0].write_text(settings, encoding="utf-8")
+        assert cli.main(["sync", str(file[0]), "--dry-run", "--deadline", "30"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert "-- assembly: open_timeout = 10 seconds" in lines
+        assert any(f"WARN metrics.port: Nothing can listen at 127.0.0.1:{port}" in line for line in lines), lines
+        assert not any("All checks passed" in line for line in lines)
+    assert cli.main(["sync", str(file[0]), "--dry-run", "--deadline", "30"]) == 0
+    assert "metrics.port" not in capsys.readouterr().out
 
 
 def test_a_dry_run_without_creation_needs_no_schema_and_prints_no_statement(

@@ -115,6 +115,14 @@ def test_only_whole_transactions_of_debezium_need_its_metadata(source: str, need
     assert needs_transactions(parse_sync(text(source))) == needed
 
 
+def test_topics_that_leave_the_transaction_topic_out_are_found_while_there_is_only_a_snapshot() -> None:
+    narrow = text().replace("shop\\..*", r"shop\.public\..*")
+    found = judged([SNAPSHOT], parse_sync(narrow))
+    assert (found.severity, "topics does not match shop.transaction" in found.what) == (WARNING, True)
+    named = narrow.replace("[target]", 'transaction_topic = "public.marks"\n[target]')
+    assert judged([SNAPSHOT], parse_sync(named)).severity is SKIPPED
+
+
 @pytest.mark.parametrize("create", ["true", "false"])
 @pytest.mark.parametrize(
     ("op", "code", "begin"),

@@ -121,6 +121,7 @@ def test_a_new_column_holds_what_a_text_without_a_length_can_have(of: Field, typ
         (decimal(4), "does not say how many digits"),
         (field("struct", DATA + "VariableScaleDecimal"), "has no scale"),
         (field("array", items=field("bytes")), "base64"),
+        (field("double", source_type="NUMERIC", source_length=10), "set decimal.handling.mode to precise"),
         (field("string", source_type="BYTEA"), "set binary.handling.mode to bytes"),
     ],
 )
