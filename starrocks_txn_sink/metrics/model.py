@@ -64,6 +64,7 @@ class Model:
         self.event_times: LatestValues[str, float] = LatestValues(PARTITIONS)
         self.lags: LatestValues[str, int] = LatestValues(PARTITIONS)
         self.source_lags: LatestValues[str, Mapping[str, SourceLag]] = LatestValues(JOBS)  # by query
+        self.silent_sources: LatestValues[str, float] = LatestValues(JOBS)  # by query: since when, after answers
         self.rooms: LatestValues[str, tuple[TransactionRoom | None, float]] = LatestValues(
             JOBS
         )  # by database, and when
@@ -335,6 +336,7 @@ class Model:
         if self.jobs.for_query(fields["query"]) is None:
             return
         self.source_lags[fields["query"]] = fields["lags"]
+        self.silent_sources.pop(fields["query"], None)
         for partition, rows in fields["partitions"].items():
             self.lags[partition] = rows
         self._set_source_lags()
@@ -342,8 +344,9 @@ class Model:
         slot.level("lag_rows", sum(lag.rows for lags in self.source_lags.values() for lag in lags.values()))
         slot.level("lag_seconds", max(lag.seconds for lags in self.source_lags.values() for lag in lags.values()))
 
-    def _on_source_unknown(self, fields: Mapping[str, Any], _: float) -> None:
+    def _on_source_unknown(self, fields: Mapping[str, Any], now: float) -> None:
         if self.source_lags.pop(fields["query"], None) is not None:
+            self.silent_sources[fields["query"]] = now
             self.lags.clear()
             self._set_source_lags()
 
@@ -417,6 +420,7 @@ class Model:
     def _on_query_ended(self, fields: Mapping[str, Any], now: float) -> None:
         job = self.jobs.for_query(fields["query"])
         self._on_source_unknown(fields, now)
+        self.silent_sources.pop(fields["query"], None)
         if job is not None:
             job.ended_at, job.running_since = now, 0.0
             job.ended_code = (job.failed_code or SPARK) if fields["failed"] else ""

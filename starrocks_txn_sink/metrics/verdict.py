@@ -50,6 +50,7 @@ def _delay_status(model: Model, now: float, limit: float) -> HealthStatus | None
         or _outage_status(model, now)
         or _alter_status(model, now)
         or _slow_status(model, now)
+        or _silence_status(model, now)
         or _lag_status(model, now)
         or _room_status(model, now)
     )
@@ -127,6 +128,15 @@ def _slow_status(model: Model, now: float) -> HealthStatus | None:
     return _of_job(model, job, Light.WARN, text)
 
 
+def _silence_status(model: Model, now: float) -> HealthStatus | None:
+    """A source that does not answer any more: Spark waits for it, and has no micro-batch that could fail."""
+    for job in model.jobs:
+        if (since := model.silent_sources.get(job.query)) is not None:
+            text = f"The source's brokers have not answered for {ago(now, since)}; {_last_commit(job, now)}."
+            return _of_job(model, job, Light.WARN, text)
+    return None
+
+
 def _lag_status(model: Model, now: float) -> HealthStatus | None:
     late = [
         (job, source, lag)
@@ -179,6 +189,9 @@ def readiness(model: Model, now: float, limit: float) -> Readiness:
                 return Readiness(False, f"Job {job.name} waits for {_alter_text(job.longest_alter, now)}.")
             last = f"Job {job.name} made its last progress {ago(now, job.last_progress)} ago"
             return Readiness(False, f"{last}; the limit is {limit:g} s.")
+    silence = _silence_status(model, now)
+    if silence is not None:
+        return Readiness(True, silence.text)
     return Readiness(True, "Every job makes progress, and nothing is in doubt.")
 
 

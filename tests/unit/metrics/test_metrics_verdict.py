@@ -178,8 +178,28 @@ def test_a_job_is_not_green_while_rows_have_waited_for_long() -> None:
     assert feed.lit() is Light.WARN
     assert feed.sentence == "303,460 rows of orders wait, the oldest one for 12 min; last committed 0.0 s ago."
     assert lights(feed.model, feed.clock.wall(), LIMIT)["fresh"] is Light.WARN
+    feed.tell("query.ended", query="q", failed=False)
+    assert "wait" not in feed.sentence
+
+
+def test_brokers_that_have_ceased_to_answer_are_said_before_the_limit_of_progress() -> None:
+    """Spark only waits for them: no micro-batch fails, and none begins."""
+    feed = MetricsFeed()
+    feed.batch(0, receipt(feed))
     feed.tell("source.unknown", query="q")
-    assert feed.lit() is Light.OK
+    assert feed.lit() is Light.OK, "nothing has answered yet"
+    feed.tell("source.lagged", query="q", lags={"orders": SourceLag(0, 0.0)}, partitions={"0": 0})
+    for seconds in (0, 12):
+        feed.clock.advance(seconds)
+        feed.tell("source.unknown", query="q")
+    sentence = "The source's brokers have not answered for 12 s; last committed 12 s ago."
+    assert (feed.lit(), feed.sentence) == (Light.WARN, sentence)
+    assert readiness(feed.model, feed.clock.wall(), LIMIT).reason == sentence
+    feed.tell("source.lagged", query="q", lags={"orders": SourceLag(0, 0.0)}, partitions={"0": 0})
+    assert (feed.lit(), feed.ready) == (Light.OK, True)
+    feed.tell("source.unknown", query="q")
+    feed.tell("query.ended", query="q", failed=False)
+    assert "brokers" not in feed.sentence
 
 
 def test_the_wait_for_an_alter_is_named_until_it_ends() -> None:
