@@ -97,6 +97,7 @@ def comment_lines(plan: TablePlan) -> Iterator[str]:
     """What the plan says beside its statements, as comments in SQL."""
     for table, notes in plan.notes.items():
         yield from (f"-- {table}.{note}" for note in notes)
+    yield from (f"-- {limit}" for limit in plan.limits)
     if plan.left_out:
         yield f"-- left out, because no route names them: {', '.join(plan.left_out)}"
 

@@ -185,6 +185,7 @@ def text_lines(sync: Sync, plan: TablePlan | None) -> Iterator[str]:
         yield f"-- left out: {', '.join(plan.left_out)}"
     for table, notes in plan.notes.items():
         yield from (f"-- {table}.{note}" for note in notes)
+    yield from (f"-- {limit}" for limit in plan.limits)
     for rule in plan.tableless:
         yield f"-- rule: {rule.reason} yet"
     for change, statement in zip(plan.plan.changes, plan.statements, strict=True):

@@ -26,7 +26,8 @@ from starrocks_txn_sink.options.table_rules import (
     RulesOfTable,
 )
 from starrocks_txn_sink.rows.columns import OWN_OP
-from starrocks_txn_sink.rows.target import TargetColumn, parse_type
+from starrocks_txn_sink.rows.key_sizes import LIMIT
+from starrocks_txn_sink.rows.target import MOST_BYTES, TargetColumn, parse_type
 from starrocks_txn_sink.rows.widening import fits_or_widens, holds, widened, wider_type
 from starrocks_txn_sink.sink.schema.plan import (
     NO_KEYS,
@@ -45,6 +46,20 @@ KEEPS_EACH_CHANGE: Final = "DUP_KEYS"
 _EACH_CHANGE: Final = "a DUPLICATE KEY table keeps each change as a row, and the first delete stops the query"
 
 
+_TIMES: Final = "infinity, years before 1 and after 9999"
+_LONG: Final = f"texts of more than {MOST_BYTES:,} bytes"
+_LIMITS: Final = {
+    **dict.fromkeys(("FLOAT", "DOUBLE"), "NaN and Infinity"),
+    **dict.fromkeys(("DATE", "DATETIME"), _TIMES),
+    **dict.fromkeys(("JSON", "VARBINARY"), _LONG),
+}
+_KEY_LIMITS: Final = {
+    **dict.fromkeys(("DATE", "DATETIME"), _TIMES),
+    **dict.fromkeys(("VARCHAR", "STRING"), f"primary keys of more than {LIMIT} bytes"),
+}
+"""What a source's value may be and a column of the type does not hold, by the type's name."""
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """What the plan cannot do for a table, and the ways out."""
@@ -59,11 +74,22 @@ class Refusal:
 
 @dataclass(slots=True)
 class SourcePlan:
-    """Statements in their order; `notes` by table about types that are not the closest; what was refused."""
+    """Statements in their order; `notes` by table about types that are not the closest; what was refused.
+
+    `limits` has columns by the values that their source may have and that no column of StarRocks holds.
+    """
 
     changes: list[SchemaChange] = field(default_factory=list)
     notes: dict[str, list[str]] = field(default_factory=dict)
     refusals: list[Refusal] = field(default_factory=list)
+    limits: dict[str, list[str]] = field(default_factory=dict)
+
+    def _limit(self, wanted_table: _Wanted) -> None:
+        for name, column in wanted_table.columns.items():
+            kind = column.new_type.partition("(")[0]
+            limits = _KEY_LIMITS if name in wanted_table.keys else _LIMITS
+            if kind in limits:
+                self.limits.setdefault(limits[kind], []).append(f"{wanted_table.name}.{name}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +144,7 @@ def plan_sources(
             ]
             if models.get(name) == KEEPS_EACH_CHANGE:
                 plan.notes[name].append(_EACH_CHANGE)
+            plan._limit(wanted_table)
             history = rules.of(name)
             if history is None or not history.only_history:
                 _plan_table(plan, database, wanted_table, columns, models, layout_of(name), refusals)

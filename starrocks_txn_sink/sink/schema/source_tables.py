@@ -24,6 +24,7 @@ from starrocks_txn_sink.sources.formats.registered import Schemas, as_json
 from starrocks_txn_sink.sources.formats.tables import LAST_PART, TableMapping, TableRule
 from starrocks_txn_sink.sql.connection import LeaderConnection, count_alive
 
+_SHOWN: Final = 5  # columns in a line
 _MOST_REPLICAS: Final = 3  # StarRocks' own default
 
 KeyedMessage = tuple[bytes | None, bytes | None]
@@ -58,6 +59,19 @@ class TablePlan:
     @property
     def notes(self) -> dict[str, list[str]]:
         return self.plan.notes
+
+    @property
+    def limits(self) -> list[str]:
+        """Which values of the source no column holds, with the columns, and what becomes of their rows."""
+        lines = [f"{values}: {_few(columns)}" for values, columns in self.plan.limits.items()]
+        if not lines:
+            return []
+        become = (
+            "source transactions with such a value are set aside, as on_bad_rows says"
+            if self.options.quarantines
+            else 'a row with such a value stops the query; on_bad_rows = "quarantine" sets its source transaction aside'
+        )
+        return [*(f"no column holds {line}" for line in lines), become]
 
     @property
     def refusals(self) -> list[Refusal]:
@@ -127,6 +141,11 @@ class TablePlan:
         self.tableless = [*self.rules.tableless({**self.sources, **models})]
         plan.refusals += [Refusal(rule.near, rule.reason, rule.ways) for rule in self.tableless if rule.near]
         return plan
+
+
+def _few(columns: Sequence[str]) -> str:
+    more = len(columns) - _SHOWN
+    return ", ".join(columns[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 @suggests_arguments

@@ -278,6 +278,23 @@ def test_a_history_table_needs_no_key() -> None:
     assert "the first delete stops" in plan(source(ORDERS, ()), target=target, model="DUP_KEYS").notes["t"][-1]
 
 
+def test_values_that_no_column_holds_are_said_with_their_columns() -> None:
+    fields = {
+        "id": field("string", optional=False),
+        "rate": field("double"),
+        "at": field("int64", "io.debezium.time.MicroTimestamp"),
+        "day": field("int32", "io.debezium.time.Date"),
+        "doc": field("string", "io.debezium.data.Json"),
+        "n": field("int32"),
+    }
+    assert plan(source(fields)).limits == {
+        "primary keys of more than 128 bytes": ["t.id"],
+        "NaN and Infinity": ["t.rate"],
+        "infinity, years before 1 and after 9999": ["t.at", "t.day"],
+        "texts of more than 1,048,576 bytes": ["t.doc"],
+    }
+
+
 def test_the_name_of_the_server_s_own_column_is_refused_with_a_rule_that_works() -> None:
     orders = source({**ORDERS, "__OP": field("int32")})
     (refusal,) = plan(orders).refusals
