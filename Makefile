@@ -126,7 +126,7 @@ fuzz: setup
 # Mutation testing of the commit path, on a copy; ARGS="starrocks_txn_sink.protocol.label*" chooses mutants.
 .PHONY: mutate
 mutate: setup
-	rm -rf .mutation && mkdir .mutation && cp -r starrocks_txn_sink starrocks_emulator starrocks_demo tests pyproject.toml README.md .mutation
+	rm -rf .mutation && mkdir .mutation && cp -r starrocks_* tests pyproject.toml README.md .mutation
 	cd .mutation && ../$(BIN)/python -m mutmut run --max-children 1 $(ARGS) > mutmut.log || true
 	$(BIN)/python -m tests.mutation .mutation
 

@@ -28,8 +28,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from benchmarks.measure import Variant, line, report, take_turns
 from benchmarks.spark import session
+from starrocks_spark_stages.balanced.reader import BalancedKafka
 from starrocks_txn_sink.sources import kafka_options
-from starrocks_txn_sink.sources.kafka.reader import BalancedKafka
 from tests.kafka.broker import Broker
 from tests.kafka.jars import SPARK, archives
 

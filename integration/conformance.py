@@ -24,10 +24,10 @@ from typing import Any
 
 from starrocks_emulator.server import Emulator
 from starrocks_emulator.settings import Generation, Settings
+from starrocks_txn_ops.rehearsal.command import CHECKS, CLEARED, collect
+from starrocks_txn_ops.rehearsal.findings import json_document
+from starrocks_txn_ops.rehearsal.stage import Stage, Terms
 from starrocks_txn_sink import SinkOptions
-from starrocks_txn_sink.operations.rehearsal.command import CHECKS, CLEARED, collect
-from starrocks_txn_sink.operations.rehearsal.findings import json_document
-from starrocks_txn_sink.operations.rehearsal.stage import Stage, Terms
 from tests.support import recordings
 from tests.support.judgement import UNJUDGED, unjudged
 from tests.support.recorded_cases import named_scenes, scenes

@@ -11,7 +11,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from integration.conftest import Target
-from starrocks_txn_sink import StarRocksDataSource, StarRocksSink, TableRoute, cli
+from starrocks_txn_ops import cli
+from starrocks_txn_sink import StarRocksDataSource, StarRocksSink, TableRoute
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
 
 pytestmark = pytest.mark.spark

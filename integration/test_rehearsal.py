@@ -10,7 +10,7 @@ import pytest
 
 from integration.conformance import rehearsal_report
 from integration.conftest import Target
-from starrocks_txn_sink.operations.rehearsal.stage import Terms
+from starrocks_txn_ops.rehearsal.stage import Terms
 from tests.support.servers import PREFIX
 
 ARTIFACTS = Path(__file__).parents[1] / "artifacts"

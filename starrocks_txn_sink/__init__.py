@@ -12,10 +12,13 @@ from starrocks_txn_sink.public_names import loaded_on_use
 __version__ = "0.1.0"
 
 _HOMES = {
-    "starrocks_txn_sink.assembler.spark": ("assemble_transactions",),
-    "starrocks_txn_sink.assembler.debezium": ("assemble_debezium",),
+    "starrocks_spark_stages.assemble.transactions": ("assemble_transactions",),
+    "starrocks_spark_stages.assemble.debezium": ("assemble_debezium",),
     "starrocks_txn_sink.sql.audit": ("Audit",),
-    "starrocks_txn_sink.changelog": ("from_changelog", "to_changelog", "to_starrocks_ops", "upsert_materializer"),
+    "starrocks_spark_stages.changelog.decode": ("from_changelog",),
+    "starrocks_spark_stages.changelog.encode": ("to_changelog",),
+    "starrocks_spark_stages.changelog.materializer": ("upsert_materializer",),
+    "starrocks_spark_stages.changelog.starrocks_ops": ("to_starrocks_ops",),
     "starrocks_txn_sink.errors": ("StarRocksSinkError",),
     "starrocks_txn_sink.coordinator.model": ("Receipt",),
     "starrocks_txn_sink.telemetry": ("configure_logging",),
@@ -37,14 +40,12 @@ _HOMES = {
 _MODULES = {name: module for module, names in _HOMES.items() for name in names}
 
 if TYPE_CHECKING:
-    from starrocks_txn_sink.assembler.debezium import assemble_debezium as assemble_debezium
-    from starrocks_txn_sink.assembler.spark import assemble_transactions as assemble_transactions
-    from starrocks_txn_sink.changelog import (
-        from_changelog as from_changelog,
-        to_changelog as to_changelog,
-        to_starrocks_ops as to_starrocks_ops,
-        upsert_materializer as upsert_materializer,
-    )
+    from starrocks_spark_stages.assemble.debezium import assemble_debezium as assemble_debezium
+    from starrocks_spark_stages.assemble.transactions import assemble_transactions as assemble_transactions
+    from starrocks_spark_stages.changelog.decode import from_changelog as from_changelog
+    from starrocks_spark_stages.changelog.encode import to_changelog as to_changelog
+    from starrocks_spark_stages.changelog.materializer import upsert_materializer as upsert_materializer
+    from starrocks_spark_stages.changelog.starrocks_ops import to_starrocks_ops as to_starrocks_ops
     from starrocks_txn_sink.coordinator.model import Receipt as Receipt
     from starrocks_txn_sink.errors import StarRocksSinkError as StarRocksSinkError
     from starrocks_txn_sink.metrics.server import MetricsServer as MetricsServer

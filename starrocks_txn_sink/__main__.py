@@ -2,7 +2,7 @@
 
 import sys
 
-from starrocks_txn_sink.cli import main
+from starrocks_txn_ops.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

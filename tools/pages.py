@@ -13,9 +13,9 @@ from typing import Any
 
 from pyspark.sql import types as T
 
+from starrocks_txn_ops.rehearsal.command import CHECKS, CLEARED
+from starrocks_txn_ops.sync.sections import SECTIONS, Setting
 from starrocks_txn_sink.metrics.catalogue import METRICS, PARTITIONS, PREFIX, TABLES, Metric
-from starrocks_txn_sink.operations.rehearsal.command import CHECKS, CLEARED
-from starrocks_txn_sink.operations.sync.sections import SECTIONS, Setting
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.combinations import CONFLICTS, NOT_COMPACTED, OVER_SQL, Feature
 from starrocks_txn_sink.options.connectors import (

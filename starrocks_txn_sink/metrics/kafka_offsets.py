@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from starrocks_txn_sink.clock import SystemClock
-from starrocks_txn_sink.sources.balanced.plan import KafkaPartition, Offsets, offsets_of
+from starrocks_txn_sink.sources.kafka.offsets import KafkaPartition, Offsets, offsets_of
 from starrocks_txn_sink.sources.kafka.spark_reader import elements
 from starrocks_txn_sink.spark_version import class_name
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from starrocks_txn_sink.clock import Clock
 from starrocks_txn_sink.metrics.kafka_offsets import EndOffsets, JvmEnds, end_offsets, read_offsets
-from starrocks_txn_sink.sources.balanced.plan import KafkaPartition, Offsets
+from starrocks_txn_sink.sources.kafka.offsets import KafkaPartition, Offsets
 from starrocks_txn_sink.telemetry import Event, Listener
 
 INTERVAL: Final = 5.0

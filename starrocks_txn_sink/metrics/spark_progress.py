@@ -10,7 +10,8 @@ from typing import Any
 from pyspark.sql.streaming import listener as spark
 
 from starrocks_txn_sink.assembler.rules.model import Counters
-from starrocks_txn_sink.sources.balanced.plan import Skew, is_balanced, offsets_of, skew_of
+from starrocks_txn_sink.sources.kafka.offsets import offsets_of
+from starrocks_txn_sink.sources.kafka.skew import Skew, is_balanced, skew_of
 from starrocks_txn_sink.telemetry import Event, Listener
 
 

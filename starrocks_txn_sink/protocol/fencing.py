@@ -10,7 +10,7 @@ two writers can double or lose rows:
 2. *list*     Find unfinished labels under our prefix and roll each back, until the server confirms it.
 3. *barrier*  Write a marker into the ledger and wait until it is visible: every earlier commit is visible then.
 4. *read*     Read owner, positions and gate. If the owner is not our token, a newer writer took over, and we stop. If
-              the gate is closed, the job was moved away (`protocol.moving`), and we stop, too.
+              the gate is closed, the job was moved away (`starrocks_txn_ops.moving`), and we stop, too.
 """
 
 import itertools

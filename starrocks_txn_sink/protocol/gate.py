@@ -1,4 +1,7 @@
-"""The gate of a job: a row of the ledger that says whether the job takes rows under this name (`protocol.moving`)."""
+"""The gate of a job: a row of the ledger that says whether the job takes rows under this name.
+
+Of the moves that close and open it, see `starrocks_txn_ops.moving`.
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,6 @@ from typing import Literal, Protocol, get_args
 
 from pyspark.sql import Column, DataFrame, functions as F, types as T
 
-from starrocks_txn_sink.assembler import spark
 from starrocks_txn_sink.assembler.rules.model import MissingBegin, OnOpenTimeout, Policy, seconds
 from starrocks_txn_sink.assembler.verified import intake as verified
 from starrocks_txn_sink.assembler.verified.rules import OnOpenTimeout as OnIncomplete, VerifiedPolicy
@@ -21,6 +20,7 @@ from starrocks_txn_sink.options.decoding import Encoding
 from starrocks_txn_sink.options.table_rules import COMMIT_TIME, SOURCE_TABLE, RuleSet, TableRules, check_rules
 from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.sink import projection
+from starrocks_txn_sink.sources import events
 from starrocks_txn_sink.sources.formats.bare_values import BinaryMode, ConnectorModes, DecimalMode, TimeMode
 from starrocks_txn_sink.sources.formats.debezium import DebeziumChanges, DebeziumMarkers, DeletedRow
 from starrocks_txn_sink.sources.formats.debezium_messages import DebeziumMessages
@@ -358,7 +358,7 @@ def check_state_dir(folder: str | None) -> None:
 
 
 def event_columns(frame: DataFrame, by: str) -> list[Column]:
-    partition, *output_columns = spark.event_columns(frame, by)
+    partition, *output_columns = events.event_columns(frame, by)
     return [partition.cast("string").alias(SOURCE_PARTITION), *output_columns, *projection.event_time(frame)]
 
 

@@ -19,7 +19,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.utils import is_remote
 
 from starrocks_txn_sink import __version__
-from starrocks_txn_sink.assembler.keyed_state import PLANNED
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
 from starrocks_txn_sink.coordinator.model import PositionSpan, Receipt, name_spans
 from starrocks_txn_sink.errors import StarRocksSinkError
@@ -29,6 +28,7 @@ from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.sink.failures import FAILURES, SPARK, Failure, is_interruption, lane_report, own_error, text_of
 from starrocks_txn_sink.sink.spark_jobs import context_of, end_progress_bar, is_running, is_stopped
 from starrocks_txn_sink.sink.termination import start_thread
+from starrocks_txn_sink.sources.query_stages import PLANNED
 from starrocks_txn_sink.telemetry import Event, EventLogger, Listener, fan_out, get_logger, shares_stderr
 from starrocks_txn_sink.writer.messages import write_envelope
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame
 
-from starrocks_txn_sink.assembler.keyed_state import TIMED, TaskTime
 from starrocks_txn_sink.assembler.rules.reading_clock import ReadingClock
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.sink.spark_jobs import batch_time, batch_watermark, context_of
 from starrocks_txn_sink.sources.kafka.spark_reader import ReadToEnd, counts_pauses
+from starrocks_txn_sink.sources.query_stages import TIMED, TaskTime
 
 
 @dataclass(slots=True)

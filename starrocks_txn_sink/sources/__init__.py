@@ -8,31 +8,31 @@ from typing import TYPE_CHECKING
 from starrocks_txn_sink.public_names import loaded_on_use
 
 _MODULES = {
-    "BalancedKafka": "starrocks_txn_sink.sources.kafka.reader",
+    "BalancedKafka": "starrocks_spark_stages.balanced.reader",
     "SchemaRegistry": "starrocks_txn_sink.http.registry",
-    "TXN_EVENT_SCHEMA": "starrocks_txn_sink.sources.txn_event",
-    "balanced_merge": "starrocks_txn_sink.sources.balanced.merge",
+    "TXN_EVENT_SCHEMA": "starrocks_spark_stages.parse.txn_event",
+    "balanced_merge": "starrocks_spark_stages.balanced.rules.merge",
     "kafka_options": "starrocks_txn_sink.sources.kafka.spark_reader",
-    "parse_debezium": "starrocks_txn_sink.sources.debezium",
-    "parse_debezium_transactions": "starrocks_txn_sink.sources.debezium",
-    "parse_txn_events": "starrocks_txn_sink.sources.txn_event",
-    "skew_of": "starrocks_txn_sink.sources.balanced.plan",
+    "parse_debezium": "starrocks_spark_stages.parse.debezium",
+    "parse_debezium_transactions": "starrocks_spark_stages.parse.debezium",
+    "parse_txn_events": "starrocks_spark_stages.parse.txn_event",
+    "skew_of": "starrocks_txn_sink.sources.kafka.skew",
 }
 
 if TYPE_CHECKING:
-    from starrocks_txn_sink.http.registry import SchemaRegistry as SchemaRegistry
-    from starrocks_txn_sink.sources.balanced.merge import balanced_merge as balanced_merge
-    from starrocks_txn_sink.sources.balanced.plan import skew_of as skew_of
-    from starrocks_txn_sink.sources.debezium import (
+    from starrocks_spark_stages.balanced.reader import BalancedKafka as BalancedKafka
+    from starrocks_spark_stages.balanced.rules.merge import balanced_merge as balanced_merge
+    from starrocks_spark_stages.parse.debezium import (
         parse_debezium as parse_debezium,
         parse_debezium_transactions as parse_debezium_transactions,
     )
-    from starrocks_txn_sink.sources.kafka.reader import BalancedKafka as BalancedKafka
-    from starrocks_txn_sink.sources.kafka.spark_reader import kafka_options as kafka_options
-    from starrocks_txn_sink.sources.txn_event import (
+    from starrocks_spark_stages.parse.txn_event import (
         TXN_EVENT_SCHEMA as TXN_EVENT_SCHEMA,
         parse_txn_events as parse_txn_events,
     )
+    from starrocks_txn_sink.http.registry import SchemaRegistry as SchemaRegistry
+    from starrocks_txn_sink.sources.kafka.skew import skew_of as skew_of
+    from starrocks_txn_sink.sources.kafka.spark_reader import kafka_options as kafka_options
 else:
     __all__ = [*_MODULES]
 

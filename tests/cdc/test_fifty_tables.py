@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from starrocks_txn_sink import cli
+from starrocks_txn_ops import cli
 from tests.cdc.changing_tables import plain
 from tests.cdc.databases import set_up
 from tests.cdc.sync_process import SyncProcess

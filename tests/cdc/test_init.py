@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from starrocks_txn_sink import cli
-from starrocks_txn_sink.operations.sync.settings import Sync, parse_sync
+from starrocks_txn_ops import cli
+from starrocks_txn_ops.sync.settings import Sync, parse_sync
 from tests.cdc.mariadb import MariaDB, NoMariaDB
 from tests.cdc.postgres import NoPostgres, Postgres
 

@@ -17,8 +17,8 @@ from typing import Any
 import pymysql
 import pytest
 
-from starrocks_txn_sink.operations.sync.command import newest, planned
-from starrocks_txn_sink.operations.sync.settings import read_sync
+from starrocks_txn_ops.sync.command import newest, planned
+from starrocks_txn_ops.sync.settings import read_sync
 from tests.cdc.changing_tables import CHANGES, HIDDEN, SECRET, Source, plain
 from tests.cdc.databases import set_up
 from tests.cdc.sync_process import SyncProcess

@@ -25,10 +25,9 @@ from starrocks_emulator.process import EmulatorProcess
 from starrocks_txn_sink.clock import SystemClock
 from tests.cluster.standalone import HOME, HOSTS, Cluster, end, environment
 from tests.support.manual_clock import ManualClock
+from tests.support.product_files import PACKAGES, ROOT
 from tests.support.waiting import wait_until
 
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGE = "starrocks_txn_sink"
 BATCHES, ROWS = 3, 300
 OPEN = "SELECT DISTINCT LABEL FROM information_schema.loads WHERE STATE NOT IN ('FINISHED', 'CANCELLED')"
 SECOND_BATCH = r"-1-\d+_\d+$"  # the end of its labels
@@ -67,7 +66,7 @@ class Shipment:
         """An archive for --py-files, and a Python that has all that the package needs, and not the package."""
         archive = folder / "sink.zip"
         with zipfile.ZipFile(archive, "w") as packed:
-            for file in sorted((ROOT / PACKAGE).rglob("*")):
+            for file in sorted(file for package in PACKAGES for file in (ROOT / package).rglob("*")):
                 if file.is_file() and "__pycache__" not in file.parts:
                     packed.write(file, file.relative_to(ROOT))
         venv.create(folder / "python", symlinks=True)

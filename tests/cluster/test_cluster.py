@@ -14,7 +14,8 @@ import psutil
 import pytest
 
 from starrocks_txn_sink.coordinator.coordinator import LANE
-from tests.cluster.orders import BATCHES, INSTALLED, ROOT, SECOND_BATCH, Orders, Shipment
+from tests.cluster.orders import BATCHES, INSTALLED, SECOND_BATCH, Orders, Shipment
+from tests.support.product_files import ROOT
 from tests.support.spark_conf import ROCKSDB
 from tests.support.waiting import wait_until
 

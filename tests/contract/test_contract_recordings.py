@@ -14,7 +14,7 @@ import pytest
 
 from starrocks_emulator.server import Emulator
 from starrocks_emulator.settings import Settings
-from starrocks_txn_sink.operations.rehearsal.recording import UNPLAYED
+from starrocks_txn_ops.rehearsal.recording import UNPLAYED
 from tests.support.judgement import UNJUDGED, judged, unjudged
 from tests.support.manual_clock import ManualClock
 from tests.support.recordings import EXCUSES, FOLDER, Place, World, play, read, recordings, records

@@ -15,6 +15,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession, functions as F
 
+from starrocks_spark_stages.balanced.reader import BalancedKafka
 from starrocks_txn_sink import (
     DebeziumAssembly,
     MetricsServer,
@@ -28,7 +29,6 @@ from starrocks_txn_sink import (
 )
 from starrocks_txn_sink.sources import kafka_options, parse_debezium, parse_debezium_transactions, parse_txn_events
 from starrocks_txn_sink.sources.kafka import ranges
-from starrocks_txn_sink.sources.kafka.reader import BalancedKafka
 from tests.kafka.workload import CHANGES, EVENTS, MARKERS
 
 

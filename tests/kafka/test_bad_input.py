@@ -16,9 +16,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from starrocks_emulator.process import EmulatorProcess
+from starrocks_spark_stages.balanced.reader import BalancedKafka
 from starrocks_txn_sink import SinkOptions, StarRocksSink, assemble_debezium, assemble_transactions
 from starrocks_txn_sink.sources import parse_debezium, parse_debezium_transactions, parse_txn_events
-from starrocks_txn_sink.sources.kafka.reader import BalancedKafka
 from tests.crash.workload import Verdict, judge
 from tests.kafka.broker import Broker
 from tests.kafka.query_process import QueryProcess

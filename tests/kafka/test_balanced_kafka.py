@@ -20,10 +20,10 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from starrocks_emulator.server import Emulator
+from starrocks_spark_stages.balanced.reader import BalancedKafka
 from starrocks_txn_sink import Receipt, SinkOptions, StarRocksSink, TransactionAssembly, TxnEventLines
 from starrocks_txn_sink.compiled.library import PURE
-from starrocks_txn_sink.sources.balanced.plan import skew_of
-from starrocks_txn_sink.sources.kafka.reader import BalancedKafka
+from starrocks_txn_sink.sources.kafka.skew import skew_of
 from starrocks_txn_sink.telemetry import Event
 from tests.kafka.broker import Broker
 from tests.support.query_port import query as ask
@@ -219,7 +219,7 @@ import json, sys
 
 from pyspark.sql import SparkSession, functions as F
 
-from starrocks_txn_sink.sources.kafka.reader import BalancedKafka
+from starrocks_spark_stages.balanced.reader import BalancedKafka
 
 servers, jars, topic, home = sys.argv[1:]
 builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").config("spark.jars", jars)

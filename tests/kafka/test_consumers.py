@@ -11,8 +11,8 @@ from confluent_kafka import KafkaException, Producer
 
 from starrocks_txn_sink.compiled.library import PURE, is_available
 from starrocks_txn_sink.errors import DeadlineExceeded, SourceChanged, SourceDamaged
-from starrocks_txn_sink.sources.balanced.plan import KafkaPartition
 from starrocks_txn_sink.sources.kafka import consumer as consumers
+from starrocks_txn_sink.sources.kafka.offsets import KafkaPartition
 from starrocks_txn_sink.sources.kafka.options import client_config
 from starrocks_txn_sink.sources.kafka.ranges import OffsetRanges, consumer_of, read_ranges
 from tests.kafka.broker import Broker

@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.metrics import source_lag
-from starrocks_txn_sink.sources.kafka.reader import BalancedKafka
+from starrocks_spark_stages.balanced.reader import BalancedKafka
 
 servers, jars, topic, kind, home = sys.argv[1:]
 builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").config("spark.jars", jars)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from starrocks_txn_sink import cli
+from starrocks_txn_ops import cli
 from tests.kafka.broker import Broker
 from tests.support.connect_schema import field
 from tests.support.debezium_topics import Message, send, transaction

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from starrocks_txn_ops.dead_letters import load_rows, replay_coordinator, replay_ownership
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.coordinator.coordinator import ChangeTables, NextRound, Order, Pause, RunLanes
 from starrocks_txn_sink.coordinator.ownership import ReplayOwnership
-from starrocks_txn_sink.operations.dead_letters import load_rows, replay_coordinator, replay_ownership
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE, DeadLetterRow, take_over_replays
 from starrocks_txn_sink.protocol.label import labels
 from starrocks_txn_sink.protocol.ledger import REPLAY, Owner, fresh_tokens

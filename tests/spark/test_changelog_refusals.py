@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession, functions as F
 
+from starrocks_spark_stages.changelog.plan import non_deterministic_functions
 from starrocks_txn_sink.changelog import (
     ChangelogWarning,
     from_changelog,
@@ -15,7 +16,6 @@ from starrocks_txn_sink.changelog import (
     to_starrocks_ops,
     upsert_materializer,
 )
-from starrocks_txn_sink.changelog.plan import non_deterministic_functions
 from starrocks_txn_sink.errors import InputError, OptionError
 
 pytestmark = pytest.mark.spark

@@ -36,7 +36,7 @@ jvm.proc.wait(120)
 _COMMAND = """
 import sys
 sys.prefix = sys.argv[1]
-from starrocks_txn_sink import cli
+from starrocks_txn_ops import cli
 sys.exit(cli.main(["class-archive"]))
 """
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "JDK_JAVA_OPTIONS"}

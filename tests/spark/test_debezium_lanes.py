@@ -9,7 +9,8 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
-from starrocks_txn_sink import DebeziumAssembly, StarRocksSink, TableOptions, TableRules, cli
+from starrocks_txn_ops import cli
+from starrocks_txn_sink import DebeziumAssembly, StarRocksSink, TableOptions, TableRules
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
 from starrocks_txn_sink.protocol.snapshots import Progress

@@ -27,9 +27,9 @@ MARK = "STARROCKS_TXN_SINK_TEST_MARK"
 DAMAGED = """
 import sys
 from pyspark.sql import functions as F
-from starrocks_txn_sink.cli import main
+from starrocks_txn_ops.cli import main
 from starrocks_demo import pipeline
-from starrocks_txn_sink.assembler.spark import assemble_transactions
+from starrocks_spark_stages.assemble.transactions import assemble_transactions
 
 def damaged(events, **more):
     rows = assemble_transactions(events, **more)

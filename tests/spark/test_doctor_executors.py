@@ -8,8 +8,8 @@ from contextlib import closing
 import pytest
 from pyspark.sql import SparkSession
 
-from starrocks_txn_sink.operations.doctor.executors import check_executors
-from starrocks_txn_sink.operations.doctor.target import ServerPort, Severity, Target
+from starrocks_txn_ops.doctor.executors import check_executors
+from starrocks_txn_ops.doctor.target import ServerPort, Severity, Target
 from starrocks_txn_sink.options import SinkOptions
 
 pytestmark = pytest.mark.spark

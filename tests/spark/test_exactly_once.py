@@ -11,10 +11,10 @@ from urllib.request import urlopen
 import pytest
 from pyspark.errors import StreamingQueryException
 
+from starrocks_txn_ops.recover import inspect_job
 from starrocks_txn_sink import StarRocksSink
 from starrocks_txn_sink.errors import Fenced, SourceChanged
 from starrocks_txn_sink.metrics import MetricsServer
-from starrocks_txn_sink.operations.recover import inspect_job
 from starrocks_txn_sink.telemetry import Event
 from tests.crash.query_proxy import QueryProxy
 from tests.support.exactly_once_shop import Shop, rows_of

@@ -10,14 +10,14 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession, functions as F
 
 from starrocks_emulator.server import Emulator
+from starrocks_spark_stages.assemble.debezium import assemble_debezium
+from starrocks_spark_stages.parse.debezium import parse_debezium, parse_debezium_transactions
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute, TransactionAssembly
-from starrocks_txn_sink.assembler.debezium import assemble_debezium
 from starrocks_txn_sink.changelog import to_changelog
 from starrocks_txn_sink.errors import RowsRejected
 from starrocks_txn_sink.rows.columns import KEY_DELETES
 from starrocks_txn_sink.sink.projection import lane_input
 from starrocks_txn_sink.sink.typed.terms import TableTerms
-from starrocks_txn_sink.sources.debezium import parse_debezium, parse_debezium_transactions
 from starrocks_txn_sink.telemetry import Event
 from tests.support.key_only_rows import KEY_ONLY, REQUIRED
 from tests.support.query_port import query

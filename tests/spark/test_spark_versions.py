@@ -201,7 +201,7 @@ def test_the_data_source_writes_batch_frames(orders: Orders) -> None:
         pytest.param(name, module, feature, marks=too_old(feature))
         for name, module, feature in (
             ("StarRocksDataSource", "starrocks_txn_sink", DATA_SOURCE),
-            ("BalancedKafka", "starrocks_txn_sink.sources.kafka.reader", BALANCED_READING),
+            ("BalancedKafka", "starrocks_spark_stages.balanced.reader", BALANCED_READING),
         )
     ],
 )

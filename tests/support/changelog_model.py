@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from random import Random
 from typing import Any
 
-from starrocks_txn_sink.changelog.rules.conversions import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE, RowChange
+from starrocks_spark_stages.changelog.rules.conversions import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE, RowChange
 
 SinkRow = tuple[Any, ...]
 

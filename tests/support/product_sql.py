@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
-PRODUCT = Path(__file__).parents[2] / "starrocks_txn_sink"
+from tests.support.product_files import ROOT, python_files
+
 _SQL = re.compile(
     r"""SELECT\s(?!is\b|without\b|from\sthe\b).*|INSERT\sINTO\s.+|DELETE\sFROM\s.+|UPDATE\s\S+\sSET\s.+|TRUNCATE\sTABLE\s.+
     |CREATE\s(TABLE|DATABASE|VIEW)\s(IF\sNOT\sEXISTS\s)?\0.*|ALTER\s(TABLE|DATABASE)\s\0.*|DROP\s(TABLE|DATABASE)\s.*\0.*
@@ -22,11 +22,11 @@ _MARKS = re.compile(r"%s|\{[^{}]*\}")
 
 def statements() -> Iterator[tuple[str, re.Pattern[str]]]:
     """Every statement in the product: its place, and the pattern of the beginning of its text."""
-    for path in sorted(PRODUCT.rglob("*.py")):
+    for path in python_files():
         tree = ast.parse(path.read_text(encoding="utf-8"))
         for line, text in _texts(tree):
             if _SQL.fullmatch(text):
-                place = f"{path.relative_to(PRODUCT.parent)}:{line}"
+                place = f"{path.relative_to(ROOT)}:{line}"
                 yield place, re.compile(".+?".join(map(re.escape, text.split("\0"))), re.DOTALL)
 
 

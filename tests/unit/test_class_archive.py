@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from starrocks_txn_sink import cli, recommended_conf
+from starrocks_txn_ops import class_archive, cli
+from starrocks_txn_sink import recommended_conf
 from starrocks_txn_sink.class_archive import END, archive_file
 from starrocks_txn_sink.errors import OptionError
-from starrocks_txn_sink.operations import class_archive
 
 DRIVER = "spark.driver.extraJavaOptions"
 

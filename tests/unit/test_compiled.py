@@ -22,6 +22,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
+from starrocks_txn_ops.cli import OWN_PACKAGES
 from starrocks_txn_sink.compiled.layout import Message
 from starrocks_txn_sink.compiled.library import PURE, is_available, library
 from starrocks_txn_sink.compiled.messages import Messages, UnreadableHeaders
@@ -421,7 +422,7 @@ def test_a_name_that_is_no_text_has_the_replacement_character_and_headers_that_c
 def build(place: Path, **environment: str) -> Path:
     """The wheel of a copy of what a wheel is made from."""
     source, skipped = place / "source", shutil.ignore_patterns("__pycache__", "_compiled.so")
-    for name in ("starrocks_txn_sink", "starrocks_emulator", "starrocks_demo", "tools"):
+    for name in (*OWN_PACKAGES, "tools"):
         shutil.copytree(ROOT / name, source / name, ignore=skipped)
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)

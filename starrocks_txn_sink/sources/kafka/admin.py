@@ -1,4 +1,4 @@
-"""The driver's requests to Kafka: partitions of topics, their first and end offsets, offsets for event times."""
+"""The driver's requests to Kafka: partitions of topics, their first and end offsets."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -19,11 +19,11 @@ from confluent_kafka.admin import AdminClient
 from starrocks_txn_sink.clock import Clock, Deadline
 from starrocks_txn_sink.errors import DeadlineExceeded, InputError
 from starrocks_txn_sink.options.table_rules import groups_of
-from starrocks_txn_sink.sources.balanced.plan import KafkaPartition, Offsets, PartitionEnds, Times, newest_readable
+from starrocks_txn_sink.sources.kafka.offsets import KafkaPartition, Offsets
 from starrocks_txn_sink.telemetry import Event, EventLogger, Listener
 
 _Result = TypeVar("_Result")
-_Position = tuple[int, int]  # offset (-1: no such row), event time
+Position = tuple[int, int]  # offset (-1: no such row), event time
 OffsetSpec: Any = vars(kafka_admin)["OffsetSpec"]  # its constructors have no types
 _NO_ID: Final = ("", "None", str(Uuid(0, 0)))
 _PAUSE_SECONDS: Final = 0.5
@@ -121,67 +121,17 @@ class KafkaAdmin:
             partition: offset for partition, (offset, _) in self._positions(partitions, OffsetSpec.latest()).items()
         }
 
-    def partition_ends(self, partitions: Iterable[KafkaPartition]) -> PartitionEnds:
-        """End offset and highest event time of each partition."""
-        partition_list = list(partitions)
-        # Times first, ends second: then all rows up to such a time are before that end, even if rows arrive in between.
-        positions = self._positions(partition_list, OffsetSpec.max_timestamp())
-        newest = {partition: time if offset >= 0 else None for partition, (offset, time) in positions.items()}
-        newest.update(
-            self._newest_before_open_transactions(
-                [partition for partition in partition_list if newest[partition] is None]
-            )
-        )
-        return PartitionEnds(self.end_offsets(partition_list), newest)
-
-    def _newest_before_open_transactions(self, partitions: list[KafkaPartition]) -> dict[KafkaPartition, int]:
-        """Highest readable event time of the partitions that have readable rows; see `newest_readable`."""
-        if not partitions or self._level is IsolationLevel.READ_UNCOMMITTED:
-            return {}
-        first_rows = self._rows_from(dict.fromkeys(partitions, 0))
-        low = {partition: time for partition, (offset, time) in first_rows.items() if offset >= 0}
-        last_rows = self._positions(low, OffsetSpec.max_timestamp(), IsolationLevel.READ_UNCOMMITTED)
-        high = {partition: max(time, low[partition]) for partition, (_, time) in last_rows.items()}
-
-        def times_from(times: Times) -> dict[KafkaPartition, int | None]:
-            return {
-                partition: time if offset >= 0 else None for partition, (offset, time) in self._rows_from(times).items()
-            }
-
-        return newest_readable(low, high, times_from)
-
-    def oldest_time(self, partitions: Iterable[KafkaPartition]) -> int | None:
-        """Lowest event time of the partitions' first rows; None if all partitions are empty."""
-        first_rows = self._rows_from(dict.fromkeys(partitions, 0)).values()
-        return min((time for offset, time in first_rows if offset >= 0), default=None)
-
-    def offsets_from(self, partitions: Iterable[KafkaPartition], end: Offsets) -> Callable[[int], Offsets]:
-        """Kafka's offsets for times as a function, `balanced.plan.OffsetsFrom`."""
-        partition_list = list(partitions)
-
-        def offsets_at(time: int) -> Offsets:
-            rows = self._rows_from(dict.fromkeys(partition_list, max(time, 0)))
-            return {partition: offset if offset >= 0 else end[partition] for partition, (offset, _) in rows.items()}
-
-        return offsets_at
-
-    def _rows_from(self, times: Times) -> dict[KafkaPartition, _Position]:
-        """Each partition's first row at or above the given time."""
-        return self._list_offsets(
-            {partition: OffsetSpec.for_timestamp(time) for partition, time in times.items()}, self._level
-        )
-
     def _positions(
         self, partitions: Iterable[KafkaPartition], spec: Any, level: IsolationLevel | None = None
-    ) -> dict[KafkaPartition, _Position]:
+    ) -> dict[KafkaPartition, Position]:
         return self._list_offsets(dict.fromkeys(partitions, spec), level or self._level)
 
     def _list_offsets(
         self, specs: Mapping[KafkaPartition, Any], level: IsolationLevel
-    ) -> dict[KafkaPartition, _Position]:
+    ) -> dict[KafkaPartition, Position]:
         request = {TopicPartition(topic, number): spec for (topic, number), spec in specs.items()}
 
-        def send() -> dict[KafkaPartition, _Position]:
+        def send() -> dict[KafkaPartition, Position]:
             futures = self._admin.list_offsets(request, isolation_level=level, request_timeout=self._seconds)
             results = {partition: future.result(self._seconds + 5) for partition, future in futures.items()}
             return {

@@ -20,7 +20,7 @@ from starrocks_txn_sink.compiled.layout import Message
 from starrocks_txn_sink.compiled.library import Functions, declare, is_available
 from starrocks_txn_sink.compiled.messages import HEADER, Messages, UnreadableHeaders
 from starrocks_txn_sink.errors import SourceDamaged
-from starrocks_txn_sink.sources.balanced.plan import KafkaPartition
+from starrocks_txn_sink.sources.kafka.offsets import KafkaPartition
 
 HEADERS: Final = pa.list_(HEADER)
 Integers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from starrocks_txn_sink.errors import OptionError
-from starrocks_txn_sink.sources.balanced.plan import KafkaPartition, parse_offsets
+from starrocks_txn_sink.sources.kafka.offsets import KafkaPartition, parse_offsets
 
 SPARK_READS: Final = 'Leave out reader="librdkafka": Spark then reads the topic.'
 

@@ -14,9 +14,9 @@ from confluent_kafka import KafkaError
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
 from starrocks_txn_sink.errors import DeadlineExceeded, SourceChanged, SourceDamaged
 from starrocks_txn_sink.rows.columns import EVENT_TIME
-from starrocks_txn_sink.sources.balanced.plan import KafkaPartition
 from starrocks_txn_sink.sources.formats.raw_format import KEY, MESSAGE_KEY, POSITION, SOURCE_PARTITION, VALUE
 from starrocks_txn_sink.sources.kafka.consumer import Consumer, Problem, Rows, open_consumer, topic_names
+from starrocks_txn_sink.sources.kafka.offsets import KafkaPartition
 
 _NAMED: Final = 8  # partitions in a message, which is one line
 _POLL_MESSAGES: Final = 20_000

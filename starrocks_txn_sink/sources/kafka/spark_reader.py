@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.rows.columns import EVENT_TIME
-from starrocks_txn_sink.sources.balanced.plan import KafkaPartition, offsets_of, parse_offsets
 from starrocks_txn_sink.sources.formats.raw_format import KEY, MESSAGE_KEY, SOURCE_PARTITION
+from starrocks_txn_sink.sources.kafka.offsets import KafkaPartition, offsets_of, parse_offsets
 from starrocks_txn_sink.sources.kafka.options import (
     BALANCED,
     PATIENCE,

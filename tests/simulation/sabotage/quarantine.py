@@ -7,11 +7,11 @@ from collections.abc import Generator, Iterator
 from typing import Any
 from unittest.mock import patch
 
+from starrocks_txn_ops import dead_letters as replay_command
 from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
 from starrocks_txn_sink.coordinator.ownership import LabelContents, Ownership, ReplayOwnership
 from starrocks_txn_sink.coordinator.quarantine import DeadLetter, Part, Quarantine
 from starrocks_txn_sink.errors import OutcomeUnknown, RowsRejected
-from starrocks_txn_sink.operations import dead_letters as replay_command
 from starrocks_txn_sink.protocol import dead_letters as letter_table, fencing as take_over
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
 from starrocks_txn_sink.protocol.label import Committed

@@ -14,7 +14,7 @@ from starrocks_txn_sink.metrics.model import Model
 from starrocks_txn_sink.metrics.source_lag import LagWatch, QueryLag, SourceLag, WaitingTime
 from starrocks_txn_sink.metrics.state import dashboard_state
 from starrocks_txn_sink.metrics.verdict import Light, health_status, lights
-from starrocks_txn_sink.sources.balanced.plan import KafkaPartition, Offsets, offsets_of
+from starrocks_txn_sink.sources.kafka.offsets import KafkaPartition, Offsets, offsets_of
 from starrocks_txn_sink.telemetry import Event
 from tests.support.manual_clock import ManualClock
 

@@ -2,6 +2,8 @@
 
 PROJECT_FOLDERS = (
     "starrocks_txn_sink",
+    "starrocks_txn_ops",
+    "starrocks_spark_stages",
     "starrocks_emulator",
     "starrocks_demo",
     "tools",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import starrocks_txn_sink
-from starrocks_txn_sink.cli import COMMANDS
+from starrocks_txn_ops.cli import COMMANDS
 
 WHOLE = ("StarRocksSink",)
 """Classes whose methods users call; of the others the names count."""

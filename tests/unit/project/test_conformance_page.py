@@ -19,7 +19,7 @@ from integration.conformance import (
     rules,
     with_recordings,
 )
-from starrocks_txn_sink.operations.rehearsal.command import CHECKS, CLEARED
+from starrocks_txn_ops.rehearsal.command import CHECKS, CLEARED
 from tests.support.recorded_cases import case, objection
 from tests.support.recordings import read, recordings, records
 from tools.__main__ import generate

@@ -5,21 +5,19 @@ from __future__ import annotations
 import ast
 import pickle
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
-import starrocks_txn_sink
 from starrocks_txn_sink import errors
 from starrocks_txn_sink.errors import StarRocksSinkError
+from tests.support.product_files import python_files
 
-FOLDER = Path(starrocks_txn_sink.__file__).parent
 ROOT = StarRocksSinkError.__name__
 
 
 def classes() -> list[ast.ClassDef]:
     """Every class at the top of a module of the package, read without importing its module, which may need an extra."""
-    nodes = [node for file in FOLDER.rglob("*.py") for node in ast.parse(file.read_text(encoding="utf-8")).body]
+    nodes = [node for file in python_files() for node in ast.parse(file.read_text(encoding="utf-8")).body]
     return [node for node in nodes if isinstance(node, ast.ClassDef)]
 
 
@@ -83,8 +81,8 @@ def test_a_class_of_errors_without_a_summary_is_noticed() -> None:
 
 def test_no_text_for_users_is_made_of_a_docstring() -> None:
     cut = [
-        str(file.relative_to(FOLDER))
-        for file in FOLDER.rglob("*.py")
+        "/".join(file.parts[-2:])
+        for file in python_files()
         if any(word in file.read_text(encoding="utf-8") for word in ("__doc__", "getdoc", "get_docstring"))
     ]
     assert cut == ["options/sink_options.py"]  # which goes the other way: the options complete their docstring

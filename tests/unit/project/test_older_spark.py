@@ -8,18 +8,23 @@ import sys
 PROGRAM = """
 import importlib, pkgutil, sys
 import pyspark.sql.streaming
+import starrocks_spark_stages
+import starrocks_txn_ops
 import starrocks_txn_sink
 del pyspark.sql.streaming.stateful_processor
 sys.modules["pyspark.sql.streaming.stateful_processor"] = sys.modules["pyspark.sql.datasource"] = None
-for module in pkgutil.walk_packages(starrocks_txn_sink.__path__, "starrocks_txn_sink."):
-    if module.name.rpartition(".")[2] not in ("__main__", "daemon", "_compiled"):  # two work at once, one is C
-        try:
-            importlib.import_module(module.name)
-        except Exception as error:
-            print(module.name, error)
+for package in (starrocks_spark_stages, starrocks_txn_ops, starrocks_txn_sink):
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        if module.name.rpartition(".")[2] not in ("__main__", "daemon", "_compiled"):  # two work at once, one is C
+            try:
+                importlib.import_module(module.name)
+            except Exception as error:
+                print(module.name, error)
 """
 DATA_SOURCES = {
-    f"starrocks_txn_sink.{name}" for name in ("sink.collected", "sink.plain_frames", "sources.kafka.reader")
+    "starrocks_spark_stages.balanced.reader",
+    "starrocks_txn_sink.sink.collected",
+    "starrocks_txn_sink.sink.plain_frames",
 }
 
 

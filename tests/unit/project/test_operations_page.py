@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from starrocks_txn_sink import cli, errors
+from starrocks_txn_ops import cli
+from starrocks_txn_sink import errors
 from starrocks_txn_sink.sink.failures import error_link
 from tools.errors import CODES, EXPLAINED
 

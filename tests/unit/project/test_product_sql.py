@@ -30,7 +30,8 @@ SENTENCES = ("SHOW FRONTENDS is refused", "SHOW GRANTS does not show it", "SELEC
 
 @pytest.fixture
 def product(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(product_sql, "PRODUCT", tmp_path)
+    monkeypatch.setattr(product_sql, "ROOT", tmp_path)
+    monkeypatch.setattr(product_sql, "python_files", lambda: list(tmp_path.glob("*.py")))
     return tmp_path
 
 

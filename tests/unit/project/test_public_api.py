@@ -229,7 +229,7 @@ def test_a_data_sources_processes_and_the_lanes_load_no_other_part_of_the_driver
     """Spark starts several processes for the first frame of a session, and each of them imports all of it."""
     unused = {
         "pandas",  # Arrow imports it for its first array; a data source's processes on the driver make none
-        "starrocks_txn_sink.assembler.spark",
+        "starrocks_spark_stages.assemble.transactions",
         "starrocks_txn_sink.metrics.server",
         "starrocks_txn_sink.sink.events_writer",
         "starrocks_txn_sink.sink.sink",

@@ -20,6 +20,8 @@ TEXTS = (
     "docs/*.py",
     "tools/*.py",
     "starrocks_txn_sink/**/*.py",
+    "starrocks_txn_ops/**/*.py",
+    "starrocks_spark_stages/**/*.py",
 )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from starrocks_txn_sink.operations.rehearsal.command import CHECKS
+from starrocks_txn_ops.rehearsal.command import CHECKS
 from tests.unit.project import PROJECT_FOLDERS
 
 ROOT = Path(__file__).parents[3]

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from starrocks_txn_sink.assembler.keyed_state import TaskTime
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.sink import rows_writer
 from starrocks_txn_sink.sink.rows_writer import RowsWriter
 from starrocks_txn_sink.sink.stage_clock import StageClock
+from starrocks_txn_sink.sources.query_stages import TaskTime
 from starrocks_txn_sink.writer.task import LaneTask
 
 STAGE = "starrocks_txn_sink.sink.stage_clock."

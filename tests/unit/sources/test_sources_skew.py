@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 from starrocks_txn_sink.metrics.spark_progress import read_progress
-from starrocks_txn_sink.sources.balanced.plan import skew_of
+from starrocks_txn_sink.sources.kafka.skew import skew_of
 
 END = {"a": {"0": 5, "1": 7}, "@time": 2500}
 LATEST = {"a": {"0": 9, "1": 7}, "b": {"0": 3}, "@time": -1, "@newest": {"a": {"0": 9000, "1": 2500}}}

@@ -14,7 +14,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import starrocks_txn_sink
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import Audit, Receipt, SinkOptions, telemetry
 from starrocks_txn_sink.assembler.rules.model import Counters
@@ -40,8 +39,8 @@ from starrocks_txn_sink.writer.messages import LaneReport, LaneTrouble, LaneWork
 from tests.support.log_records import records_of
 from tests.support.manual_clock import ManualClock
 from tests.support.micro_batch import lane_rows, write_rows
+from tests.support.product_files import python_files
 
-PRODUCT = Path(starrocks_txn_sink.__file__).parent
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 pytestmark = pytest.mark.emulator(
     "CREATE TABLE shop.items (id BIGINT NOT NULL, note VARCHAR(9)) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)"
@@ -52,7 +51,7 @@ pytestmark = pytest.mark.emulator(
 
 
 def trees() -> Iterator[ast.Module]:
-    for path in sorted(PRODUCT.rglob("*.py")):
+    for path in python_files():
         if path.name not in ("events.py", "telemetry.py"):
             yield ast.parse(path.read_text(encoding="utf-8"))
 

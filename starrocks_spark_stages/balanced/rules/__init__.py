@@ -1,0 +1,1 @@
+"""The k-way merge and the plan of a micro-batch. Pure."""

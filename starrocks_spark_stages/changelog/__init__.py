@@ -1,0 +1,1 @@
+"""Changelogs on Spark: `rules` is pure, the other modules run the rules in Spark."""

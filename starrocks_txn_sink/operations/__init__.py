@@ -1,1 +1,0 @@
-"""Commands for operators: doctor, where, recover, dead letters."""

@@ -1,1 +1,0 @@
-"""Balanced reading: the k-way merge and the plan of a micro-batch. Pure."""
