@@ -466,7 +466,9 @@ class LedgerBehind(StarRocksSinkError, Terminal):
     hint = "Load again under a new `job`, or accept it: starrocks-txn-sink recover … --accept-ledger."
 
 
-class TransactionTimedOut(StarRocksSinkError, Terminal):
+class TransactionTimedOut(StarRocksSinkError, Outage):
+    """Rows, loads or the commit were slow, or the driver slept: the next label has its whole time again."""
+
     code = "transaction_timed_out"
     summary = "A micro-batch or a source transaction took longer than the timeout of its StarRocks transaction."
     hint = (

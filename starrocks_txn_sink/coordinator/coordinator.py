@@ -7,6 +7,8 @@ micro-batch over any number of lanes is atomic, and tables get one version each.
 
 - Only the driver commits, once, after all lanes have returned; it reads the owner of the job before. A task of an
   earlier try, or of an older driver, can only load, and its label is never committed.
+- A lane that has to read everything before its first row is ready begins the label itself, with its first load: the
+  server counts the label's `timeout` from its begin. Such a lane is alone.
 - Nothing is committed before the driver has heard from every lane: only then it is known that no source partition was
   in two lanes, and that no lane was cut off.
 - Any failure ends the label for all: the driver rolls it back and runs the lanes again under a new one. A label whose
@@ -47,7 +49,6 @@ from starrocks_txn_sink.errors import (
     TaskRepeated,
     ThreadsHeld,
     TooManyTables,
-    TransactionTimedOut,
     UnknownColumn,
 )
 from starrocks_txn_sink.protocol.label import Aborted, Backoff, Committed, Unknown
@@ -153,15 +154,16 @@ Orders = Generator[Order, Any, Result]
 
 @dataclass(frozen=True, slots=True)
 class RoundLimits:
-    """Limits of one write. `seconds` is the age of a label at which lanes stop that `can_stop`.
+    """Limits of one write. `seconds` is the age of a label at which lanes stop that can go on under the next one.
 
     With `may_sort` the caller can have the rows sorted: then an error about the input may only be their wrong order.
+    With `lane_begins` there is one lane, which begins the label with its first load: it may read for long before.
     """
 
     seconds: float
     max_attempts: int
-    can_stop: bool = False
     may_sort: bool = False
+    lane_begins: bool = False
     backoff: Backoff = field(default_factory=lambda: Backoff(first=0.2, longest=10.0))
 
 
@@ -268,8 +270,7 @@ class SharedTransactionCoordinator:
             if counts.repeats == MOST_REPEATS or over:
                 raise self.name_death(error, counts.repeats) from None
         else:
-            again = error.retryable or (self.limits.can_stop and isinstance(error, TransactionTimedOut))
-            if not again or counts.failures >= self.limits.max_attempts or over:
+            if not error.retryable or counts.failures >= self.limits.max_attempts or over:
                 raise error
         return Pause(self.limits.backoff.seconds(counts.failures - 1, self.rng))
 
@@ -295,7 +296,8 @@ class SharedTransactionCoordinator:
         while True:
             room = self.rooms.room if self.rooms is not None else None
             order = RunLanes(next(self.labels), part, self.hold, seconds, room)
-            yield from self.begin(order.label)
+            if not self.limits.lane_begins:
+                yield from self.begin(order.label)
             lanes = yield from _or_roll_back(order.label, _carry_out(order))
             try:
                 return (yield from self.finish(order.label, lanes, attempts))
@@ -326,7 +328,8 @@ class SharedTransactionCoordinator:
         stopped = any(share.stopped for share in lanes.shares)
         self.shares = lanes.shares
         if self.unsorted or not contents.loaded:
-            yield from roll_back(label)
+            if not self.limits.lane_begins:
+                yield from roll_back(label)
             return None, stopped
         if self.rooms is not None:
             try:

@@ -6,6 +6,8 @@ Pure: rows and time go in, loads come out, results of loads go back in. The lane
     IDLE ─first row→ LOADING ─all rows loaded→ DONE
       └──────────────────┴────failed, and no load runs→ FAILED
 
+With `lane_begins` its first loads wait until it has begun the label.
+
 Any failure is final, because other lanes' rows are under the label too: the driver rolls the label back, and runs all
 lanes again under a new one (`coordinator.coordinator`).
 """
@@ -38,6 +40,9 @@ MOVES: dict[Phase, frozenset[Phase]] = {
 }
 
 
+LaneAction = model.BeginAction | model.LoadAction
+
+
 @dataclass(slots=True)
 class Lane:
     """One lane's rows on their way to `label`; the module's docstring says how to drive it. `wall` is in Unix seconds.
@@ -50,12 +55,14 @@ class Lane:
     label: str
     buffer: WriteBuffer
     wall: Callable[[], float]
+    lane_begins: bool = False
     phase: Phase = Phase.IDLE
     error: errors.StarRocksSinkError | None = None
     receipt: model.Receipt | None = None
     _last_failure: str = ""
     _began_at: float = 0.0
     _loading: dict[str, float] = field(default_factory=dict)  # when the running load of each table began
+    _waiting: list[model.LoadAction] = field(default_factory=list)  # for the label's begin
     _retries: int = 0
     _txn_id: int | None = None
 
@@ -98,7 +105,7 @@ class Lane:
 
     # --- loads out ---
 
-    def tick(self, now: float) -> list[model.LoadAction]:
+    def tick(self, now: float) -> list[LaneAction]:
         """Do what is due and return the loads to run; call again when a load ends or time has passed."""
         if self.finished or self.error is not None:
             return []
@@ -111,16 +118,29 @@ class Lane:
                 self._move(Phase.DONE)
         return self._load(now) if self.phase is Phase.LOADING else []
 
-    def _load(self, now: float) -> list[model.LoadAction]:
+    def _load(self, now: float) -> list[LaneAction]:
+        if self.lane_begins:
+            return self._begin(now)
         if now - self._began_at >= self.buffer.limits.timeout:
             # The server has ended the label by this moment, too (wire contract 4.12).
             self.fail(self._timeout_error(now))
             return []
-        loads = list(self._loads(now))
+        loads: list[LaneAction] = [*self._waiting, *self._loads(now)]
+        self._waiting = []
         if not loads and not self._loading and self.buffer.all_sent:
             self.receipt = self._receipt()
             self._move(Phase.DONE)
         return loads
+
+    def _begin(self, now: float) -> list[LaneAction]:
+        """The begin of the label, once loads wait for it: the server counts its time from then on."""
+        if self._waiting:
+            return []
+        self._waiting = list(self._loads(now))
+        if not self._waiting:
+            return []
+        self._began_at = now
+        return [model.BeginAction(self.label)]
 
     def _loads(self, now: float) -> Iterator[model.LoadAction]:
         """Load inactive chunks, tables in parallel, one load a table at a time (wire contract 4.5)."""
@@ -159,9 +179,12 @@ class Lane:
 
     # --- results in ---
 
-    def complete(self, action: model.LoadAction, result: model.Result) -> None:
+    def complete(self, action: LaneAction, result: model.Result) -> None:
         """Take the result of a load: the value that its steps returned, or the error they raised."""
         self._last_failure = failure_phrase(action, result, self._last_failure)
+        if isinstance(action, model.BeginAction):
+            self._complete_begin(result)
+            return
         del self._loading[action.table]
         self.buffer.release(action.memory)
         if isinstance(result, Loaded):
@@ -174,6 +197,17 @@ class Lane:
             self.error = self.error or result
         if self.error is not None:
             self._end_failed()
+
+    def _complete_begin(self, result: model.Result) -> None:
+        if isinstance(result, errors.StarRocksSinkError):
+            self.error = self.error or result
+        if self.error is not None:
+            self._loading.clear()
+            self.buffer.release(sum(load.memory for load in self._waiting))
+            self._waiting = []
+            self._end_failed()
+        else:
+            self.lane_begins = False
 
     # --- inside ---
 

@@ -307,7 +307,7 @@ def outage_of(error: BaseException) -> tuple[str, LaneReport | None] | None:
     return (code, report) if issubclass(errors.class_of(code), errors.Outage) else None
 
 
-_AFTER_BEGIN: Final = (errors.TooManyTransactions, errors.LoadFailed, errors.CommitFailed)
+_AFTER_BEGIN: Final = (errors.TooManyTransactions, errors.LoadFailed, errors.CommitFailed, errors.TransactionTimedOut)
 
 
 def names_backends(error: BaseException) -> bool:
@@ -325,9 +325,10 @@ def has_begun(error: BaseException) -> bool:
     operations = {operation for operation, statuses in requests.items() if "OK" in statuses}
     if code == errors.NotSent.code:  # without a connection only a load proves that the backends' addresses are right
         return "load" in operations
-    # `failed_at` is set by a lane, which runs only after the driver has begun the label.
-    is_begun = bool(operations) or (report is not None and report.failed_at > 0)
-    return is_begun or issubclass(errors.class_of(code), _AFTER_BEGIN)
+    # `failed_at` is set by a lane, which runs only after the driver has begun the label, or fails to begin it itself.
+    kind = errors.class_of(code)
+    is_begun = report is not None and report.failed_at > 0 and not issubclass(kind, errors.BeginFailed)
+    return bool(operations) or is_begun or issubclass(kind, _AFTER_BEGIN)
 
 
 def wait_out(

@@ -198,7 +198,15 @@ class LanePlan:
         sort = self.reading is Reading.SORTED
         whole = self.direct or self.proves
         ordered, turns = sort or self.proves, self.turns() if self.tasks > 1 else None
-        return replace(task, lanes=self.tasks, claims=self.claims or sort, ordered=ordered, whole=whole, turns=turns)
+        return replace(
+            task,
+            lanes=self.tasks,
+            claims=self.claims or sort,
+            ordered=ordered,
+            whole=whole,
+            lane_begins=self.proves,
+            turns=turns,
+        )
 
     def sort(self, why: str, subject: str) -> None:
         """From now on `subject` are sorted, because of `why`; raises Unordered if the options forbid it."""
@@ -526,8 +534,8 @@ def coordinator_of(
         RoundLimits(
             task.longest_round,
             options.max_attempts,
-            can_stop=task.ordered or task.whole,
             may_sort=task.marked and not task.whole and not task.ordered and options.shuffle is not False,
+            lane_begins=task.lane_begins,
         ),
         deadline,
         rng,

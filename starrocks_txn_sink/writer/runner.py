@@ -16,7 +16,7 @@ from functools import partial
 
 from starrocks_txn_sink.clock import Clock, Deadline
 from starrocks_txn_sink.coordinator import model
-from starrocks_txn_sink.coordinator.lane import Lane
+from starrocks_txn_sink.coordinator.lane import Lane, LaneAction
 from starrocks_txn_sink.coordinator.model import Segment
 from starrocks_txn_sink.coordinator.ownership import Ownership
 from starrocks_txn_sink.errors import DeadlineExceeded, OutcomeUnknown, StarRocksSinkError
@@ -145,14 +145,14 @@ class LaneRunner:
         self._give_up(error)
         raise error
 
-    def _due(self) -> list[model.LoadAction]:
+    def _due(self) -> list[LaneAction]:
         """The loads that are due now, with the lock held; wakes the task's thread if it waits for this."""
         due = [] if self._over else self.core.tick(self.clock.monotonic())
         if self._awaited is not None and self._awaited():
             self._changed.notify_all()
         return due
 
-    def _submit(self, due: Iterable[model.LoadAction]) -> None:
+    def _submit(self, due: Iterable[LaneAction]) -> None:
         for action in due:
             self.threads.submit(partial(self._guarded, partial(self._do, action)))
 
@@ -172,9 +172,9 @@ class LaneRunner:
                 self._bug = self._bug or bug
                 self._changed.notify_all()
 
-    def _do(self, action: model.LoadAction) -> None:
+    def _do(self, action: LaneAction) -> None:
         """Perform `action` and then the first one that is due after it, and so on; other threads get the others."""
-        following: model.LoadAction | None = action
+        following: LaneAction | None = action
         while following is not None:
             result = self._result_of(following)
             with self._changed:
@@ -183,7 +183,7 @@ class LaneRunner:
             following = due.pop(0) if due else None
             self._submit(due)
 
-    def _result_of(self, action: model.LoadAction) -> model.Result:
+    def _result_of(self, action: LaneAction) -> model.Result:
         """The result of `action`, or its error."""
         try:
             return self.perform(action)

@@ -109,7 +109,8 @@ class LaneTask:
     Commits: without `ownership` there is no ledger, and delivery is at-least-once. With `claims` the lane begins a
     label of its own before it loads. `seconds` replaces `batch_deadline` if another try has used a part of it; an
     option would cost new connections. At `round_ends` (Unix seconds on the driver's clock), `round_seconds` after the
-    round's begin, a lane that can go on in the next round stops.
+    round's begin, a lane that can go on in the next round stops. With `lane_begins` the lane is the only one, and reads
+    everything before it has rows: it begins the label, and its round counts from its first rows.
 
     Loads: `keys` has the primary keys of the tables whose rows replace each other (`rows.body`). With `hold` rows are
     loaded when all of them are there: the last micro-batch's keys came again and again. At `turns` the lanes take turns
@@ -136,6 +137,7 @@ class LaneTask:
     claims: bool = False
     ordered: bool = False
     whole: bool = False
+    lane_begins: bool = False
     seconds: float | None = None
     round_ends: float | None = None
     round_seconds: float = 0.0
@@ -158,12 +160,14 @@ class LaneTask:
         return oldest if self.options.commit_interval is None else min(oldest, self.options.commit_interval)
 
     def end_of_round(self, clock: Clock) -> Deadline | None:
-        """The time at which this lane stops reading; None without a round.
+        """The time at which this lane stops reading; None without a round. With `lane_begins` for a lane with rows.
 
         The driver's clock and this host's may differ, so a round is never longer here than it is there.
         """
         if self.round_ends is None:
             return None
+        if self.lane_begins:
+            return Deadline.after(self.round_seconds, clock)
         return Deadline.after(min(max(0.0, self.round_ends - clock.wall()), self.round_seconds), clock)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -323,7 +327,7 @@ class LaneTry:
         buffer = WriteBuffer(
             lane_limits or limits(options), spill.take if spill is not None else None, keys.keys(), hold=task.hold
         )
-        core = Lane(task.job, task.batch_id, task.label, buffer, self.clock.wall)
+        core = Lane(task.job, task.batch_id, task.label, buffer, self.clock.wall, task.lane_begins)
         unchanged = self._unchanged_values(keys, resources)
         unique = UniqueRows(keys, unchanged)
         self.metrics.core, self.metrics.unique = core, unique
@@ -374,8 +378,11 @@ class LaneTry:
             yield from self._checks.until_columns_lack(self._unpositioned_segments(batches, positions))
             return
         segments = self._checks.until_columns_lack(self._positioned_segments(batches, positions, rows))
-        end, over = self.task.end_of_round(self.clock) if self.task.ordered else None, False
+        ordered, over = self.task.ordered, False
+        end = self.task.end_of_round(self.clock) if ordered and not self.task.lane_begins else None
         for segment in segments:
+            if ordered and end is None:
+                end = self.task.end_of_round(self.clock)
             if over:
                 self.stopped = True
                 return

@@ -23,7 +23,7 @@ from starrocks_txn_sink.coordinator.coordinator import (
     SharedTransactionCoordinator,
     claim_of,
 )
-from starrocks_txn_sink.coordinator.model import CheckAction, Receipt
+from starrocks_txn_sink.coordinator.model import BeginAction, CheckAction, Receipt
 from starrocks_txn_sink.coordinator.table_room import ScanThreads, TableRooms
 from starrocks_txn_sink.errors import DeadlineExceeded, InputError, StarRocksSinkError, TransactionTimedOut, Unordered
 from starrocks_txn_sink.protocol.fencing import Scope, roll_back_until_confirmed, take_over
@@ -372,6 +372,9 @@ class Driver(Node):
         if self._world.poison and self._runs == self._most_runs():
             self._world.checker.report("stuck", f"{self.name} searches for rejected rows, and finds no end")
         self._lanes_done, self._order = callback, order
+        if self._plan.proves:  # the lane begins the label, if it has rows
+            self._bounds.ended()
+            self._bounds.sent(BeginAction(order.label))
         self.slots = dict(self._layout())
         if not self.slots:
             self._all_over()

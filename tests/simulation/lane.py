@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
-from starrocks_txn_sink.coordinator.lane import Lane
-from starrocks_txn_sink.coordinator.model import LaneLimits, LoadAction, RegionRows, Result, Segment
+from starrocks_txn_sink.coordinator.lane import Lane, LaneAction
+from starrocks_txn_sink.coordinator.model import LaneLimits, RegionRows, Result, Segment
 from starrocks_txn_sink.coordinator.table_room import Crowded
 from starrocks_txn_sink.errors import DeadlineExceeded, StarRocksSinkError
 from starrocks_txn_sink.http import HttpTransport
@@ -164,13 +164,13 @@ class LaneAttempt(Node):
         self._scanning = False
         self._pump()
 
-    def _do(self, action: LoadAction) -> None:
+    def _do(self, action: LaneAction) -> None:
         self._running_actions += 1
         self._scan = 0
         steps, deadline = self._acting.steps(action)
         self._fiber(steps, deadline.at, lambda result: self._completed(action, result))
 
-    def _completed(self, action: LoadAction, result: Result) -> None:
+    def _completed(self, action: LaneAction, result: Result) -> None:
         self._running_actions -= 1
         core = self._core
         assert core is not None

@@ -39,6 +39,21 @@ def test_a_query_goes_on_after_an_outage_and_writes_every_row_once(shop: Shop, o
     assert shop.open_labels() == []
 
 
+@pytest.mark.deep
+def test_loads_that_outlive_the_timeout_label_after_label_are_waited_out(shop: Shop) -> None:
+    """Each try ends with a label that is too old; none of them ends the query."""
+    shop.feed(rows_of("p-0", [1]))
+    query, _ = shop.start(forever=True, max_attempts=1, timeout=10)
+    wait_until(lambda: shop.written() == (2, 2))
+    shop.fault({"operation": "load", "action": "delay", "seconds": 11})
+    shop.feed(rows_of("p-0", [2]))
+    wait_until(lambda: tries(shop) >= 3, 120)
+    shop.fault()
+    wait_until(lambda: shop.written() == (4, 4), 60)
+    assert query.isActive
+    query.stop()
+
+
 def test_a_stop_during_an_outage_ends_the_query_at_once(shop: Shop) -> None:
     shop.feed(rows_of("p-0", [1]))
     query, _ = shop.start(forever=True, max_attempts=1)

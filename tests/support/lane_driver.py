@@ -11,7 +11,7 @@ import numpy as np
 import orjson
 
 from starrocks_txn_sink.clock import Deadline
-from starrocks_txn_sink.coordinator.lane import Lane
+from starrocks_txn_sink.coordinator.lane import Lane, LaneAction
 from starrocks_txn_sink.coordinator.model import (
     BeginAction,
     CommitAction,
@@ -50,7 +50,7 @@ def small_limits(**changes: Any) -> LaneLimits:
 class LaneDriver:
     """One lane under LABEL: `write_rows`, `end` and `finish` feed it, `settle` runs what is due until nothing happens.
 
-    The label is begun here, and `commit` commits it: both are the work of the driver, not of the lane.
+    Unless `lane_begins`, the label is begun here, and `commit` commits it: both are the work of the driver.
     """
 
     def __init__(
@@ -62,19 +62,21 @@ class LaneDriver:
         spill: Spill | None = None,
         *,
         hold: bool = False,
+        lane_begins: bool = False,
         unchanged: UnchangedValues | None = None,
     ) -> None:
         self.clock = ManualClock()
         self.server = server
         self.rng = random.Random(seed)
         buffer = WriteBuffer(limits, spill, (keys or {}).keys(), hold=hold)
-        self.core = Lane("job", 0, LABEL, buffer, self.clock.wall)
+        self.core = Lane("job", 0, LABEL, buffer, self.clock.wall, lane_begins)
         options = SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-least-once")
         self.unique = UniqueRows(keys or {}, unchanged)
         limit = Deadline.after(3600.0, self.clock)
         self.perform = Performer(options, server, self.clock, limit, self.rng, unique=self.unique)
-        self.perform(BeginAction(LABEL))
-        self.waiting: list[LoadAction] = []
+        if not lane_begins:
+            self.perform(BeginAction(LABEL))
+        self.waiting: list[LaneAction] = []
 
     def step(self) -> bool:
         """Ask for loads and finish one of those under way; False when there is nothing to do."""
@@ -89,6 +91,10 @@ class LaneDriver:
             result = error
         self.core.complete(action, result)
         return True
+
+    def loads(self, now: float = 0.0) -> list[LoadAction]:
+        """The loads that are due at `now`; the caller completes them."""
+        return [action for action in self.core.tick(now) if isinstance(action, LoadAction)]
 
     def settle(self) -> None:
         while self.step():

@@ -252,12 +252,24 @@ def test_what_no_repetition_cures_is_not_repeated(error: StarRocksSinkError) -> 
     assert script.said == ["Begin", "RunLanes", "Rollback"]
 
 
-def test_a_label_that_was_too_slow_is_tried_again_only_if_a_shorter_round_can_help() -> None:
-    slow = failed(TransactionTimedOut("600 s"))
-    with pytest.raises(TransactionTimedOut):
-        write(Script(slow, LOADED))
-    (only,), _ = write(Script(slow, LOADED), limits={"can_stop": True})
+def test_a_label_that_was_too_slow_is_tried_again_with_a_shorter_round() -> None:
+    script = Script(failed(TransactionTimedOut("600 s")), LOADED)
+    (only,), _ = write(script)
     assert only.label == "L1"
+    assert [order.seconds for order in script.of(RunLanes)] == [240.0, 120.0]
+
+
+def test_a_lane_that_begins_the_label_is_the_only_one_to_do_so() -> None:
+    script = Script(failed(LoadFailed("slow")), LOADED)
+    assert len(write(script, limits={"lane_begins": True})[0]) == 1
+    assert script.said[:4] == ["RunLanes", "Rollback", "Pause", "RunLanes"]
+    assert script.of(BeginAction) == []
+
+
+def test_what_no_lane_has_begun_is_not_rolled_back() -> None:
+    script = Script(LanesResult([LaneShare()]))
+    assert write(script, limits={"lane_begins": True})[0] == []
+    assert script.said == ["RunLanes"]
 
 
 LACKING = LanesResult(
@@ -513,7 +525,7 @@ def test_whatever_passes_every_round_is_committed_once(events: list[str]) -> Non
                 return Committed(label, None)
         return None
 
-    receipts, _ = write(perform, limits={"max_attempts": 99, "can_stop": True})
+    receipts, _ = write(perform, limits={"max_attempts": 99})
     assert visible == list(range(rounds))
     assert [receipt.recycled for receipt in receipts] == [True] * (rounds - 1) + [False]
     labels = [order.label for order in script if isinstance(order, BeginAction)]

@@ -78,7 +78,7 @@ def test_a_lane_that_has_failed_says_why() -> None:
 
 def test_what_hangs_now_comes_first() -> None:
     driver = lane("orders", "items")
-    first, second = driver.core.tick(0.0)
+    first, second = driver.loads()
     assert driver.core.waiting_for == f"loads into items, orders under label {LABEL}"
     driver.core.complete(first, LoadFailed("lost"))
     assert driver.core.waiting_for == f"loads into {second.table} under label {LABEL}"

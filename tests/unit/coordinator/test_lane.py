@@ -7,7 +7,14 @@ from hypothesis import given, strategies as st
 
 from starrocks_txn_sink.coordinator.lane import MOVES, Phase
 from starrocks_txn_sink.coordinator.model import LoadAction, RegionRows
-from starrocks_txn_sink.errors import DeadlineExceeded, InputError, LoadFailed, ServerRefused, TransactionTimedOut
+from starrocks_txn_sink.errors import (
+    BeginFailed,
+    DeadlineExceeded,
+    InputError,
+    LoadFailed,
+    ServerRefused,
+    TransactionTimedOut,
+)
 from starrocks_txn_sink.protocol.label import Loaded
 from starrocks_txn_sink.protocol.wire import Operation
 from tests.support.depth import examples
@@ -62,7 +69,7 @@ def test_a_receipt_says_whose_it_is() -> None:
     assert [(region.partition, region.table, region.rows) for region in receipt.regions] == [("p0", "orders", 1)]
 
 
-def test_a_lane_neither_begins_nor_commits_nor_rolls_back() -> None:
+def test_a_lane_under_a_driver_s_label_only_loads() -> None:
     lane = driver(ModelServer(faults=plan_faults({(Operation.LOAD, 1): Fault.REFUSED})))
     transaction(lane, "p0", 1, "orders", "items")
     lane.finish()
@@ -78,23 +85,83 @@ def test_no_rows_no_load() -> None:
     assert (lane.core.phase, lane.core.receipt) == (Phase.DONE, None)
 
 
+def beginning(server: ModelServer | None = None) -> LaneDriver:
+    """A lane that begins its label, after an hour of reading: far longer than the label's timeout."""
+    lane = LaneDriver(server or ModelServer(), small_limits(), lane_begins=True)
+    lane.clock.advance(3600)
+    transaction(lane, "p0", 1, "orders", "items")
+    return lane
+
+
+def test_a_lane_that_reads_for_long_begins_the_label_with_its_first_loads() -> None:
+    lane = beginning()
+    lane.settle()
+    assert operations(lane.server) == []  # rows wait for a load that is worth its request
+    lane.clock.advance(3600)
+    lane.finish()
+    assert operations(lane.server) == [Operation.BEGIN, Operation.LOAD, Operation.LOAD]
+    receipt = lane.core.receipt
+    assert receipt is not None
+    assert (receipt.loads, receipt.tables, lane.core.buffer.buffered_bytes) == (2, {"orders": 1, "items": 1}, 0)
+    lane.commit()
+    assert len(lane.server.tables["orders"]) == 1
+
+
+def test_a_label_that_a_lane_has_begun_ages_from_then_on() -> None:
+    lane = beginning()
+    lane.core.finish(lane.clock.monotonic())
+    (begin,) = lane.core.tick(lane.clock.monotonic())
+    assert lane.core.tick(lane.clock.monotonic()) == []  # its loads wait
+    lane.core.complete(begin, lane.perform(begin))
+    assert len(lane.core.tick(lane.clock.monotonic())) == 2
+    lane.clock.advance(600)
+    lane.core.tick(lane.clock.monotonic())
+    assert "reached its timeout of 600 s during the load into items, orders" in str(lane.core.error)
+
+
+def test_a_lane_that_cannot_begin_its_label_loads_nothing() -> None:
+    lane = beginning(ModelServer(faults=plan_faults({(Operation.BEGIN, 0): Fault.NOT_SENT})))
+    lane.finish()
+    assert isinstance(lane.core.error, BeginFailed)
+    assert operations(lane.server) == [Operation.BEGIN]
+    assert (lane.core.phase, lane.core.buffer.buffered_bytes) == (Phase.FAILED, 0)
+
+
+def test_a_lane_that_gives_up_while_it_begins_its_label_loads_nothing() -> None:
+    lane = beginning()
+    lane.core.finish(lane.clock.monotonic())
+    (begin,) = lane.core.tick(lane.clock.monotonic())
+    lane.core.fail(DeadlineExceeded("over"))
+    assert not lane.core.finished  # its begin runs
+    lane.core.complete(begin, lane.perform(begin))
+    assert (lane.core.phase, lane.core.buffer.buffered_bytes) == (Phase.FAILED, 0)
+    assert operations(lane.server) == [Operation.BEGIN]
+
+
+def test_a_lane_without_rows_begins_no_label() -> None:
+    lane = LaneDriver(ModelServer(), small_limits(), lane_begins=True)
+    lane.finish()
+    assert operations(lane.server) == []
+    assert (lane.core.phase, lane.core.receipt) == (Phase.DONE, None)
+
+
 def test_one_load_per_table_at_a_time() -> None:
     lane = driver(load_bytes=1)
     transaction(lane, "p0", 1, "orders")
     lane.settle()
     lane.clock.advance(1)
     transaction(lane, "p0", 2, "orders", "items")
-    first = lane.core.tick(lane.clock.monotonic())
+    first = lane.loads(lane.clock.monotonic())
     assert sorted(action.table for action in first) == ["items", "orders"]
     lane.clock.advance(1)
     transaction(lane, "p0", 3, "orders", "items")
-    assert lane.core.tick(lane.clock.monotonic()) == []
+    assert lane.loads(lane.clock.monotonic()) == []
 
 
 def test_load_parallelism_bounds_the_loads_under_way() -> None:
     lane = driver(load_bytes=1, load_parallelism=2)
     transaction(lane, "p0", 1, "a", "b", "c")
-    assert len(lane.core.tick(lane.clock.monotonic())) == 2
+    assert len(lane.loads(lane.clock.monotonic())) == 2
 
 
 def test_a_huge_source_transaction_flows_through_a_small_buffer() -> None:
@@ -124,15 +191,15 @@ def test_a_full_buffer_sends_the_largest_regions_away_until_half_of_it_is_frozen
     lane = driver(buffer_bytes=100, load_bytes=1)
     for table, size in (("a", 10), ("b", 30), ("c", 25), ("d", 35)):
         lane.core.take(RegionRows("p", table, memoryview(b"x" * size), 1), 0.0)
-    assert [(load.table, load.bytes) for load in lane.core.tick(0.0)] == [("d", 35), ("b", 30)]
+    assert [(load.table, load.bytes) for load in lane.loads()] == [("d", 35), ("b", 30)]
 
 
 def test_full_buffers_send_what_is_too_little_for_a_load_otherwise() -> None:
     lane = driver(buffer_bytes=100, load_bytes=1_000)
     lane.core.take(RegionRows("p", "a", memoryview(b"x" * 99), 1), 0.0)
-    assert lane.core.tick(0.0) == []
+    assert lane.loads() == []
     lane.core.take(RegionRows("p", "a", memoryview(b"x"), 1), 0.0)
-    assert [(load.table, load.bytes) for load in lane.core.tick(0.0)] == [("a", 100)]
+    assert [(load.table, load.bytes) for load in lane.loads()] == [("a", 100)]
 
 
 def test_input_that_ends_inside_a_source_transaction_is_refused() -> None:

@@ -158,7 +158,7 @@ def spans_of(places: Sequence[Place]) -> tuple[tuple[PositionSpan, ...], tuple[R
 def coordinator(most: int = 10**6, *, quarantine: bool = True) -> SharedTransactionCoordinator:
     return SharedTransactionCoordinator(
         (f"L{number}" for number in range(10**6)),
-        RoundLimits(240.0, 3, can_stop=True),
+        RoundLimits(240.0, 3),
         Deadline.after(3600.0, ManualClock()),
         random.Random(1),
         fenced=False,

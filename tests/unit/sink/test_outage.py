@@ -23,6 +23,7 @@ from starrocks_txn_sink.errors import (
     ReplyLost,
     StarRocksSinkError,
     TooManyTransactions,
+    TransactionTimedOut,
 )
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.sink.failures import LOG_SECONDS, has_begun, outage_of, wait_out
@@ -172,6 +173,7 @@ def test_codes_tell_outages_from_all_other_errors() -> None:
     assert outages == {
         *("transport", "not_sent", "reply_lost", "bad_reply", "query_failed", "no_backend"),
         *("begin_failed", "too_many_transactions", "load_failed", "loads_collided", "commit_failed", "threads_held"),
+        "transaction_timed_out",
     }
 
 
@@ -182,8 +184,9 @@ def test_an_outage_after_a_begin_is_told_apart_from_a_wrong_address() -> None:
 
     loss, away = ReplyLost("x"), NotSent("x")
     after_begin = [LoadFailed("x"), TooManyTransactions("x"), lane(loss, "begin"), lane(loss, failed_at=1.0)]
-    after_begin += [lane(away, "begin", "load"), lane(away, "load", failed_at=1.0)]
+    after_begin += [lane(away, "begin", "load"), lane(away, "load", failed_at=1.0), TransactionTimedOut("x")]
     assert [has_begun(error) for error in after_begin] == [True] * len(after_begin)
     never = [away, BeginFailed("x"), loss, lane(loss), InputError("x"), ValueError("x")]
     never += [lane(away, "begin"), lane(away, failed_at=1.0)]  # a backend that the sink cannot reach
+    never.append(lane(BeginFailed("x"), failed_at=1.0))  # by a lane that begins the label itself
     assert [has_begun(error) for error in never] == [False] * len(never)

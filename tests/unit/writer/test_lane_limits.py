@@ -48,3 +48,5 @@ def test_a_lane_on_a_host_with_another_clock_reads_no_longer_than_a_round() -> N
     for ends, seconds in ((clock.wall() + 1e6, 240.0), (clock.wall() + 100.0, 100.0), (clock.wall() - 1e6, 0.0)):
         task = replace(TASK, round_ends=ends, round_seconds=240.0)
         assert task.end_of_round(clock) == Deadline.after(seconds, clock)
+        begun_here = replace(task, lane_begins=True)
+        assert begun_here.end_of_round(clock) == Deadline.after(240.0, clock)

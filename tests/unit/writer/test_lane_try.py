@@ -217,6 +217,14 @@ def test_a_lane_of_sorted_rows_stops_between_two_source_transactions(server: Mod
     assert [row["id"] for row in loaded_rows(server)] == [1, 2, 3]
 
 
+def test_a_round_of_a_lane_that_begins_the_label_counts_from_its_first_rows(server: ModelServer) -> None:
+    for seconds, stopped in ((240.0, False), (0.0, True)):
+        task = replace(TASK, label=f"{LABEL}{seconds:g}", ordered=True, lane_begins=True, round_seconds=seconds)
+        share, _ = run_lane(replace(task, round_ends=0.0), [batch([ROWS[0]]), batch([("p", 2, "items", True, ",{}")])])
+        assert (share.stopped, [span.last for span in share.loaded[0].positions]) == (stopped, [1 if stopped else 2])
+    assert [request.operation.value for request in server.requests].count("begin") == 2 + 1  # one by the test's server
+
+
 def test_a_lane_in_arrival_order_reads_to_its_end(server: ModelServer) -> None:
     share, _ = run_lane(replace(TASK, round_ends=0.0, round_seconds=240.0))
     assert not share.stopped
