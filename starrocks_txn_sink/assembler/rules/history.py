@@ -82,13 +82,12 @@ def judge(
     places: Places,
     checksums: Callable[[Places], Sequence[int]],
     *,
-    bits: npt.NDArray[np.int64] | None = None,
     newer: bool,
 ) -> Verdict | Disproof:
     """Judge units at `places` (none above the newest), in the order in which they came again, after the `run` before.
 
-    `checksums` gives those of the units with the given indexes; `bits` is the mask of the known bits of each, by
-    default all. `newer`: units above the newest place have come with them, so the run has ended.
+    `checksums` gives those of the units with the given indexes. `newer`: units above the newest place have come with
+    them, so the run has ended.
     """
     entries = np.frombuffer(history, _ENTRY)
     following = np.searchsorted(entries["place"], places)
@@ -97,8 +96,7 @@ def judge(
     remembered[inside] = entries["place"][following[inside]] == places[inside]
     at = np.flatnonzero(remembered)
     wrong = np.zeros(len(places), dtype=bool)
-    differing = entries["checksum"][following[at]] ^ np.array(checksums(at), dtype=np.uint32)
-    wrong[at] = (differing if bits is None else differing & bits[at]) != 0
+    wrong[at] = entries["checksum"][following[at]] != np.array(checksums(at), dtype=np.uint32)
     between = np.flatnonzero(~remembered & inside & (following > 0))
     foreign = np.zeros(len(places), dtype=bool)
     adjacent = (np.diff(entries["number"]) == 1) & (entries["place"][:-1] != _NOWHERE)
@@ -135,8 +133,8 @@ def _judge_runs(
         found, first, last = bool(certain[start:stop].any()), int(places[start]), int(places[stop - 1])
         if run is None:
             run = Run(first, last, stop - start, found)
-        else:  # it goes on, or begins again, perhaps further back
-            found |= run.proved and first >= run.first
+        else:  # it goes on, or begins again further back
+            found |= run.proved and first >= run.last
             run = Run(min(run.first, first), last, run.units + stop - start, found)
         proved[start:stop] = run.proved
     if newer:
@@ -144,14 +142,12 @@ def _judge_runs(
     return Verdict(proved, run, refused)
 
 
-def known(
-    history: bytes, places: Places, checksums: Callable[[Places], Sequence[int]], bits: npt.NDArray[np.int64]
-) -> npt.NDArray[np.bool_]:
-    """The mask of the units at `places` (ascending) that the history has there, with their checksums (`judge`)."""
+def known(history: bytes, places: Places, checksums: Callable[[Places], Sequence[int]]) -> npt.NDArray[np.bool_]:
+    """The mask of the units at `places` that the history has there, with their checksums (`judge`)."""
     entries, mask = np.frombuffer(history, _ENTRY), np.zeros(len(places), dtype=bool)
     at = np.flatnonzero(np.isin(places, entries["place"]))
     expected = entries["checksum"][np.searchsorted(entries["place"], places[at])]
-    mask[at] = ((expected ^ np.array(checksums(at), dtype=np.uint32)) & bits[at]) == 0
+    mask[at] = expected == np.array(checksums(at), dtype=np.uint32)
     return mask
 
 

@@ -11,15 +11,14 @@ import base64
 from dataclasses import asdict, dataclass, field
 from typing import Final
 
-import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.assembler.rules import history, model
 from starrocks_txn_sink.assembler.rules.intake import Mask
-from starrocks_txn_sink.assembler.verified.gtids import SeenGtids, has_gtid
-from starrocks_txn_sink.assembler.verified.repeats import POSITIONS, Past, Placed, refuse_known_ids
+from starrocks_txn_sink.assembler.verified.gtids import SeenGtids
+from starrocks_txn_sink.assembler.verified.repeats import POSITIONS, Past
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.protocol.snapshots import Marks
 
@@ -115,7 +114,7 @@ class VerifiedState:
     blobs: tuple[HeldBlob, ...] = ()
     next_blob: int = 0
     oldest: float | None = None  # arrival time of the oldest event of an incomplete transaction
-    settled: tuple[str, ...] = ()  # newest ids of released and of repeated transactions
+    settled: tuple[str, ...] = ()  # newest ids of released transactions, and of those that came again
     quarantined: tuple[str, ...] = ()  # newest ids of quarantined transactions
     snapshots: int = 0
     letters: int = 0
@@ -167,15 +166,10 @@ def remember_ids(ids: tuple[str, ...], more: list[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedIntake:
-    """New rows and markers; `late` are rows and ENDs of quarantined transactions.
-
-    `repeats` are dropped, and `again` are the transactions among them that are judged.
-    """
+    """New rows and markers; `late` are rows and ENDs of quarantined transactions."""
 
     events: pa.Table
     late: pa.Table
-    repeats: pa.Table
-    again: Placed
     counters: VerifiedCounters
 
 
@@ -186,66 +180,32 @@ def has_status(events: pa.Table, status: str) -> Mask:
 
 
 def validate_events(state: VerifiedState, events: pa.Table, source: str) -> VerifiedIntake:
-    """Validate `events` (EVENTS) and drop what has the id of a settled transaction.
+    """Validate `events` (EVENTS), and drop those of quarantined transactions.
 
-    Raises InputError, which names the missing value and its place, never a row, and SourceChanged for a transaction
-    that has the id of another one.
+    Raises InputError, which names the missing value and its place, never a row.
     """
     check_events(events, source)
     data = _rows(events)
     snapshots = int(pc.sum(pc.and_(events[STATUS].is_null(), events[model.TXN_ID].is_null())).as_py() or 0)
-    is_end = pc.equal(events[STATUS], END)
-    ends = events.filter(is_end)
-    ends = ends.set_column(ends.schema.get_field_index(model.POSITION), model.POSITION, _placed(ends, state.past.shift))
     is_settled = pc.is_in(events[model.TXN_ID], value_set=pa.array(state.settled, pa.string()), skip_nulls=True)
     quarantined = pc.is_in(events[model.TXN_ID], value_set=pa.array(state.quarantined, pa.string()), skip_nulls=True)
     quarantined = pc.and_(quarantined, pc.invert(is_settled))
-    is_counted = pc.fill_null(pc.not_equal(events[STATUS], BEGIN), True)  # a repeated BEGIN is not counted
-    late, repeats = _those(events, pc.and_(quarantined, is_counted)), _those(events, pc.and_(is_settled, is_counted))
-    again = ends.filter(pc.and_(is_settled.filter(is_end), pc.greater(ends[EVENT_COUNT], 0)))
-    # A known id whose END comes with rows at a later position is no more of the same source than an id that is unknown.
-    refuse_known_ids(source, again, state.last_position)
+    is_counted = pc.fill_null(pc.not_equal(events[STATUS], BEGIN), True)  # a BEGIN that comes again is not counted
+    late = _those(events, pc.and_(quarantined, is_counted))
     counters = VerifiedCounters(
         events=events.num_rows,
         data=data - snapshots,
         snapshot_rows=snapshots,
-        repeats=repeats.num_rows,
-        repeated_rows=_rows(repeats),
         late=late.num_rows,
         late_rows=_rows(late),
     )
-    new = _those(events, pc.invert(pc.or_(is_settled, quarantined)))
-    return VerifiedIntake(new, late, repeats, ends_of(again, repeats), counters)
-
-
-def _placed(ends: pa.Table, shift: int) -> pa.Array:
-    """The released positions of ENDs; NULL for those that have a GTID for a place."""
-    return pc.if_else(pa.array(has_gtid(_ids(ends))), None, pc.add(ends[model.POSITION].combine_chunks(), shift))
-
-
-def ends_of(ends: pa.Table, events: pa.Table) -> Placed:
-    """The transactions with the given ENDs, with those of their last rows that are among `events`, in a single copy."""
-    ids, rows = _ids(ends), events.filter(events[STATUS].is_null())
-    code = pc.fill_null(pc.index_in(_ids(rows), value_set=ids), -1).to_numpy()
-    counts = np.append(ends[EVENT_COUNT].to_numpy(), -1)
-    last = np.flatnonzero(rows[TOTAL_ORDER].to_numpy() == counts[code])
-    last_row = np.full(len(ids), -1, dtype=np.int64)
-    last_row[code[last]] = last
-    last_row[np.bincount(code[last], minlength=len(ids)) > 1] = -1  # of which delivery?
-    placed = ends[model.POSITION].is_valid().to_numpy() | has_gtid(ids)
-    positions = pc.fill_null(ends[model.POSITION], 0).to_numpy()
-    sequence = ends[SEQUENCE].to_numpy()
-    return Placed(ids.filter(pa.array(placed)), positions[placed], sequence[placed], rows, last_row[placed])
+    return VerifiedIntake(_those(events, pc.invert(quarantined)), late, counters)
 
 
 def _those(events: pa.Table, mask: pa.ChunkedArray) -> pa.Table:
     """The events of a mask, without a copy if it has all or none."""
     count = int(pc.sum(mask).as_py() or 0)
     return events.filter(mask) if 0 < count < events.num_rows else events.slice(0, count)
-
-
-def _ids(events: pa.Table) -> pa.Array:
-    return events[model.TXN_ID].combine_chunks()
 
 
 def _rows(events: pa.Table) -> int:

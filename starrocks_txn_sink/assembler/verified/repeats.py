@@ -15,12 +15,11 @@ from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from starrocks_txn_sink.assembler.rules import history, model
 from starrocks_txn_sink.assembler.rules.history import Run
 from starrocks_txn_sink.assembler.rules.intake import Indexes
-from starrocks_txn_sink.assembler.verified.gtids import Mask, SeenGtids, by_server
+from starrocks_txn_sink.assembler.verified.gtids import SeenGtids, by_server
 from starrocks_txn_sink.errors import SourceChanged
 from starrocks_txn_sink.rows.metadata import without_time
 
@@ -34,7 +33,6 @@ _MOST_UNPROVED: Final = 100_000
 """Transactions that wait for a proof: a repeat has one sooner unless it comes from further back than thrice as many."""
 _REMEMBERED: Final = 256  # newest transactions of a log whose places the state has without a gap
 _CONTENT_BITS: Final = 16  # of a checksum; the others are of the id
-_ALL: Final = 0xFFFFFFFF
 _CONTENT: Final = (1 << _CONTENT_BITS) - 1
 _COLLECTION: Final = "collection"
 
@@ -86,7 +84,7 @@ class Past:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Transactions with their released positions, and the places of their last rows in `events`; -1: not here.
+    """Transactions with their released positions, and the places of their last rows in `events`.
 
     `sequence` is in the order in which they came: that of their ENDs.
     """
@@ -108,71 +106,46 @@ class Placed:
         order = {log: np.argsort(self.sequence[at], kind="stable") for log, (at, _) in logs.items()}
         return {log: (at[order[log]], places[order[log]]) for log, (at, places) in logs.items()}
 
-    def __add__(self, other: Placed) -> Placed:
-        """Both; the events of `other` may have more columns."""
-        rows = other.last_row + np.where(other.last_row >= 0, self.events.num_rows, 0)
-        return Placed(
-            pa.concat_arrays([self.ids, other.ids]),
-            np.concatenate([self.positions, other.positions]),
-            np.concatenate([self.sequence, other.sequence]),
-            pa.concat_tables([self.events, other.events.select(self.events.schema.names)]),
-            np.concatenate([self.last_row, rows]),
-        )
-
     def checksums(self, chosen: Indexes, with_rows: WithRows) -> Sequence[int]:
-        """A checksum of id and content of each transaction in `chosen`; that of the id alone without its last row."""
+        """A checksum of id and content of each transaction in `chosen`."""
+        rows = with_rows(self.events.take(pa.array(self.last_row[chosen])))
+        columns = (rows[_COLLECTION], rows[model.OP], without_time(rows[model.ROW]))
+        contents = zip(*(column.to_pylist() for column in columns), strict=True)
         ids = self.ids.take(pa.array(chosen)).to_pylist()
-        sums = [crc32(txn_id.encode()) & ~_CONTENT for txn_id in ids]
-        here = np.flatnonzero(self.last_row[chosen] >= 0)
-        if len(here):
-            rows = with_rows(self.events.take(pa.array(self.last_row[chosen[here]])))
-            columns = (rows[_COLLECTION], rows[model.OP], without_time(rows[model.ROW]))
-            contents = zip(here.tolist(), *(column.to_pylist() for column in columns), strict=True)
-            for at, *content in contents:
-                sums[at] |= crc32("\0".join(text or "" for text in content).encode()) & _CONTENT
-        return sums
+        return [
+            crc32(txn_id.encode()) & ~_CONTENT | crc32("\0".join(text or "" for text in content).encode()) & _CONTENT
+            for txn_id, content in zip(ids, contents, strict=True)
+        ]
 
 
 def judge(
-    source: str, past: Past, repeats: Placed, with_rows: WithRows, *, newer: bool, here: Mask
+    source: str, past: Past, repeats: Placed, with_rows: WithRows, *, newer: bool
 ) -> tuple[Past, set[str], set[str]]:
     """The past after `repeats`, none of which was released now, and the ids of those that are not proved to be repeats.
 
-    The last set has those of the mask `here` among them that wait: they come again next time. `newer`: other
-    transactions were released with them. Raises SourceChanged for a transaction that is not the one that was at its
-    place, for a run that has ended without a proof, and for one that is too long to wait for a proof.
+    The last set has those among them that wait: they come again next time. `newer`: other transactions were released
+    with them. Raises SourceChanged for a transaction that is not the one that was at its place, for a run that has
+    ended without a proof, and for one that is too long to wait for a proof.
     """
     runs, unproved, waiting = dict[str, Run](), set[str](), set[str]()
     logs = repeats.by_log(past)
     for log in {*logs, *past.runs}:
         at, places = logs.get(log, (np.empty(0, np.int64), np.empty(0, np.int64)))
-        has_content = repeats.last_row[at] >= 0
-        if log != POSITIONS:  # the id is the place: only the content proves or disproves
-            rest, at, places = at[~has_content], at[has_content], places[has_content]
-            has_content = has_content[has_content]
-            if not len(at):
-                unproved.update(repeats.ids.take(pa.array(rest)).to_pylist())
-        verdict = history.judge(
-            past.histories.get(log, b""),
-            past.runs.get(log),
-            places,
-            lambda chosen, at=at: repeats.checksums(at[chosen], with_rows),  # type: ignore[misc]
-            bits=np.where(has_content, _ALL, _ALL & ~_CONTENT),
-            newer=newer,
-        )
+        checksums = lambda chosen, at=at: repeats.checksums(at[chosen], with_rows)  # noqa: E731
+        verdict = history.judge(past.histories.get(log, b""), past.runs.get(log), places, checksums, newer=newer)
         if isinstance(verdict, history.Disproof):
             raise _disproved(source, repeats, int(at[verdict.at]), int(places[verdict.at]))
-        refused = verdict.refused or _older_than_all(past.histories.get(log, b""), verdict.run)
+        run = verdict.run
+        refused = verdict.refused or _older_than_all(past.histories.get(log, b""), run)
         if refused is not None and past.knows_all(log):
             raise _unproved(source, refused, log)
-        run, rest = verdict.run, at[~verdict.proved]
-        unproved.update(repeats.ids.take(pa.array(rest)).to_pylist())
+        ids = set[str](repeats.ids.take(pa.array(at[~verdict.proved])).to_pylist())
+        unproved |= ids
         if run is not None and not run.proved and past.waits(log):
             if run.units > _MOST_UNPROVED:
                 raise _unproved(source, run, log)
-            waiting.update(repeats.ids.take(pa.array(rest[here[rest]])).to_pylist())
-            run = replace(run, units=run.units - int(here[rest].sum()))
-        if run is not None and (run.proved or run.units):
+            waiting |= ids
+        elif run is not None:
             runs[log] = run
     return replace(past, runs=runs), unproved, waiting
 
@@ -181,9 +154,8 @@ def strangers(past: Past, repeats: Placed, with_rows: WithRows) -> set[str]:
     """The ids of the `repeats` that `past` does not know by place and content: of another source, if there is one."""
     ids = set[str](repeats.ids.to_pylist())
     for log, (at, places) in repeats.by_log(past).items():
-        bits = np.where(repeats.last_row[at] >= 0, _ALL, _ALL & ~_CONTENT)
         checksums = lambda chosen, at=at: repeats.checksums(at[chosen], with_rows)  # noqa: E731
-        known = history.known(past.histories.get(log, b""), places, checksums, bits)
+        known = history.known(past.histories.get(log, b""), places, checksums)
         ids.difference_update(repeats.ids.take(pa.array(at[known])).to_pylist())
     return ids
 
@@ -216,23 +188,17 @@ def remember(past: Past, released: Placed, with_rows: WithRows) -> Past:
     return replace(past, histories=histories)
 
 
-def refuse_known_ids(source: str, again: pa.Table, last_position: int | None) -> None:
-    """Raise SourceChanged for an END in `again`, of transactions whose id was there, at a position above the last one.
-
-    A transaction with a GTID has no position here.
-    """
-    above = pc.greater(again[model.POSITION], pa.scalar(last_position, pa.int64()))
-    at = pc.index(above, True).as_py()
-    if at >= 0:
-        raise SourceChanged(
-            "A transaction has the id of one that was written, and comes at a later position: the source was "
-            "recreated, or counts its transactions from the start again. It was not written.",
-            hint=_HINT,
-            source=source,
-            txn_id=again[model.TXN_ID][at].as_py(),
-            position=again[model.POSITION][at].as_py(),
-            last_position=last_position,
-        )
+def known_id(source: str, txn_id: str, position: int, last_position: int) -> SourceChanged:
+    """The error for a transaction whose id was there, at a position above the last one: it is another one."""
+    return SourceChanged(
+        "A transaction has the id of one that was written, and comes at a later position: the source was recreated, or "
+        "counts its transactions from the start again. It was not written.",
+        hint=_HINT,
+        source=source,
+        txn_id=txn_id,
+        position=position,
+        last_position=last_position,
+    )
 
 
 def _disproved(source: str, repeats: Placed, at: int, place: int) -> SourceChanged:

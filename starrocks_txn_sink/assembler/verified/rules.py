@@ -7,7 +7,7 @@ transaction id. Pure and vectorised: time and the reader of held events are argu
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, get_args
 
@@ -20,6 +20,7 @@ from starrocks_txn_sink.assembler.rules.intake import Indexes, Mask
 from starrocks_txn_sink.assembler.rules.segments import concat_ranges
 from starrocks_txn_sink.assembler.verified import intake as v, repeats, tally
 from starrocks_txn_sink.assembler.verified.deliveries import WithRows, integer_column
+from starrocks_txn_sink.assembler.verified.gtids import has_gtid
 from starrocks_txn_sink.assembler.verified.intake import HeldBlob, VerifiedCounters, VerifiedIntake, VerifiedState
 from starrocks_txn_sink.assembler.verified.repeats import Past, Placed
 from starrocks_txn_sink.assembler.verified.sources import begins
@@ -128,36 +129,44 @@ class VerifiedAssembler:
         `on_open_timeout="fail"`, SourceChanged for a transaction at the position of another one.
         """
         everything = [table.select(_TIMES) for table in (held_events, events)]
-        try:
-            intake = v.validate_events(state, events, self.source)
-        except SourceChanged as error:
-            raise self._with_way_on(error, everything, {error.context["txn_id"]}) from None
+        intake = v.validate_events(state, events, self.source)
         arrivals = pa.array(np.full(intake.events.num_rows, float(now)))
         table = pa.concat_tables([held_events, intake.events.append_column(v.HELD_EVENTS.field(v.ARRIVED), arrivals)])
         table = table.combine_chunks()  # rows are taken from it piece by piece
         counts = tally.tally(table, now - (self.policy.open_timeout or math.inf), with_rows)
-        classes = tally.classify(counts, state.last_position, state.past)
+        known = _is_in(counts.ids, state.settled)
+        self._refuse_known_ids(counts, known, state, everything)
+        classes = tally.classify(counts, state.last_position, state.past, known)
         self._refuse(table, counts, classes, now)
         judgement = _JudgedEvents(table, replace(counts, position=classes.position), classes)
-        past, unproved, unsettled = self._judge_repeats(judgement, state, intake, everything, with_rows)
-        state = replace(state, past=past)
+        past, unproved, unsettled = self._judge_repeats(judgement, state, everything, with_rows)
         is_new = np.arange(table.num_rows) >= held_events.num_rows
-        unknown = _unknown(judgement, intake, unproved, is_new)
+        unknown = judgement.unproved(unproved) & is_new
         judgement = judgement.without(unsettled)
+        state = replace(state, past=past, settled=v.remember_ids(state.settled, judgement.settled_ids))
+        expired = judgement.expired(state.settled)
         trusted = self._tell_trusted(judgement)
         state, letters, notices = self._give_up(judgement, state, intake)
         state, waiting = self._report_waiting(judgement, state, now)
-        counters = replace(intake.counters, unknown_repeats=unknown.num_rows)
-        notices = (*notices, *waiting, *trusted, *self._repeat_notices(unknown))
-        return _judgement(judgement, state, replace(intake, counters=counters), letters, notices)
+        counters = replace(intake.counters, unknown_repeats=int(unknown.sum()))
+        notices = (*notices, *waiting, *trusted, *self._repeat_notices(table.filter(pa.array(unknown))))
+        return _judgement(judgement, state, counters, expired, letters, notices)
+
+    def _refuse_known_ids(
+        self, counts: Tally, known: Mask, state: VerifiedState, everything: Sequence[pa.Table]
+    ) -> None:
+        """Raise SourceChanged for a transaction that ends above the last position, and has a `known` id: no GTID."""
+        last, positions = state.last_position, counts.position + state.past.shift
+        if last is None or not known.any():
+            return
+        above = np.flatnonzero(known & (counts.expected > 0) & (positions > last) & ~has_gtid(counts.ids))
+        if len(above):
+            txn_id = counts.ids[int(above[0])].as_py()
+            error = repeats.known_id(self.source, txn_id, int(positions[above[0]]), last)
+            raise self._with_way_on(error, everything, {txn_id})
 
     def _judge_repeats(
-        self,
-        judgement: _JudgedEvents,
-        state: VerifiedState,
-        intake: VerifiedIntake,
-        everything: Sequence[pa.Table],
-        with_rows: WithRows,
+        self, judgement: _JudgedEvents, state: VerifiedState, everything: Sequence[pa.Table], with_rows: WithRows
     ) -> tuple[Past, set[str], set[str]]:
         """The next past, the ids of what is not proved to be a repeat, and those among them that wait for a proof.
 
@@ -167,11 +176,9 @@ class VerifiedAssembler:
         past = replace(state.past, shift=judgement.classes.shift)
         past = repeats.remember(past, judgement.placed(judgement.full), with_rows)
         past = replace(past, gtids=past.gtids.and_more(judgement.ids(judgement.classes.released)))
-        filled = repeated[judgement.tally.expected[repeated] > 0]
-        again = intake.again + judgement.placed(filled)
-        here = np.arange(len(again.ids)) >= len(intake.again.ids)
+        again = judgement.placed(repeated[judgement.tally.expected[repeated] > 0])
         try:
-            return repeats.judge(self.source, past, again, with_rows, newer=len(judgement.full) > 0, here=here)
+            return repeats.judge(self.source, past, again, with_rows, newer=len(judgement.full) > 0)
         except SourceChanged as error:
             raise self._with_way_on(error, everything, repeats.strangers(past, again, with_rows)) from None
 
@@ -319,8 +326,37 @@ class _JudgedEvents:
         repeated = self.classes.repeated
         if not waiting or not len(repeated):
             return self
-        waits = np.isin(self.ids(repeated).to_numpy(zero_copy_only=False), list(waiting))
+        waits = _is_in(self.ids(repeated), waiting)
         return replace(self, classes=replace(self.classes, repeated=repeated[~waits]))
+
+    @property
+    def settled(self) -> Indexes:
+        """The transactions that are released, or repeats."""
+        return np.concatenate([self.classes.released, self.classes.repeated])
+
+    @property
+    def settled_ids(self) -> list[str]:
+        """The ids of the newest of these."""
+        ids: list[str] = self.ids(self.settled[-v.MAX_REMEMBERED :]).to_pylist()
+        return ids
+
+    @property
+    def strays(self) -> Mask:
+        """Mask of the events of strays."""
+        return self.of(np.flatnonzero(self.classes.strays))
+
+    def unproved(self, ids: set[str]) -> Mask:
+        """Mask of the rows and ENDs of the repeats `ids`."""
+        repeated = self.classes.repeated
+        return self.of(repeated[_is_in(self.ids(repeated), ids)]) & self.opening
+
+    def expired(self, known: Sequence[str]) -> Mask:
+        """Mask of the rows and ENDs of strays that have waited until their ids are no more `known`.
+
+        They are copies: what is not written yet would have become whole meanwhile.
+        """
+        strays = np.flatnonzero(self.classes.strays)
+        return self.of(strays[~_is_in(self.ids(strays), known)]) & self.opening
 
     @property
     def trusted(self) -> Indexes:
@@ -350,24 +386,28 @@ class _JudgedEvents:
 def _judgement(
     judgement: _JudgedEvents,
     state: VerifiedState,
-    intake: VerifiedIntake,
+    counters: VerifiedCounters,
+    expired: Mask,
     letters: list[LostUnit],
     notices: tuple[Event, ...],
 ) -> Judgement:
-    counts, classes, table = judgement.tally, judgement.classes, judgement.table
-    full = judgement.full
+    counts, table, full = judgement.tally, judgement.table, judgement.full
     state, units, snapshot_released = _release(judgement, state, full)
-    settled = np.concatenate([classes.released, classes.repeated])
-    finished = judgement.of(settled) | judgement.of(classes.given_up) | counts.repeated
+    finished = judgement.of(judgement.settled) | judgement.of(judgement.classes.given_up) | counts.repeated | expired
     finished[snapshot_released] = True
-    names = counts.ids.take(pa.array(settled[-v.MAX_REMEMBERED :])).to_pylist()
-    state = replace(state, settled=v.remember_ids(state.settled, names))
+    waits = judgement.strays & judgement.opening & ~expired
     is_settled = pc.is_in(table[model.TXN_ID], value_set=pa.array(state.settled, pa.string()), skip_nulls=True)
-    finished |= is_settled.to_numpy() & ~judgement.opening  # a BEGIN whose END turned out to be a repeat
-    finished |= _begins_without_end(judgement, settled)
-    incomplete = ~finished & judgement.opening & (counts.code >= 0) & ~np.append(counts.whole, True)[counts.code]
+    waiting = np.zeros(len(counts.ids) + 1, dtype=bool)
+    waiting[counts.code[judgement.opening & ~finished]] = True
+    # A BEGIN whose END turned out to be a repeat.
+    finished |= is_settled.to_numpy() & ~judgement.opening & ~waiting[counts.code]
+    finished |= _begins_without_end(judgement, judgement.settled)
+    open_events = ~finished & judgement.opening & ~waits
+    incomplete = open_events & (counts.code >= 0) & ~np.append(counts.whole, True)[counts.code]
     oldest = float(table[v.ARRIVED].to_numpy()[incomplete].min()) if incomplete.any() else None
-    counters = intake.counters + _outcome_counters(judgement, sum(unit.rows for unit in units), full, finished)
+    rows_out = sum(unit.rows for unit in units)
+    counters += _outcome_counters(judgement, rows_out, full, finished, expired)
+    counters = replace(counters, open=int((np.unique(counts.code[open_events]) >= 0).sum()))
     state = replace(state, oldest=oldest, waiting=counters.open, waiting_rows=counters.open_rows)
     return Judgement(state, counters, units, letters, notices, table, ~finished)
 
@@ -385,13 +425,10 @@ def _time_of(events: pa.Table, ids: set[str]) -> int | None:
     return min(first, pc.min(read).as_py() or first)
 
 
-def _unknown(judgement: _JudgedEvents, intake: VerifiedIntake, unproved: set[str], is_new: Mask) -> pa.Table:
-    """The new events of the transactions `unproved`."""
-    repeated = judgement.classes.repeated
-    foreign = repeated[np.isin(judgement.ids(repeated).to_numpy(zero_copy_only=False), list(unproved))]
-    more = judgement.table.filter(pa.array(judgement.of(foreign) & judgement.opening & is_new))
-    early = intake.repeats.filter(pc.is_in(intake.repeats[model.TXN_ID], pa.array(sorted(unproved), pa.string())))
-    return pa.concat_tables([early, more.select(early.schema.names)])
+def _is_in(ids: pa.Array, those: Collection[str]) -> Mask:
+    """Mask of the `ids` that are among `those`."""
+    mask: Mask = pc.is_in(ids, pa.array(list(those), pa.string())).to_numpy(zero_copy_only=False)
+    return mask
 
 
 def _begins_without_end(judgement: _JudgedEvents, settled: Indexes) -> Mask:
@@ -460,17 +497,19 @@ def _slots(judgement: _JudgedEvents, full: Indexes) -> tuple[Indexes, Indexes]:
     return order[is_snapshot], last[is_snapshot]
 
 
-def _outcome_counters(judgement: _JudgedEvents, rows_out: int, full: Indexes, finished: Mask) -> VerifiedCounters:
-    """The outcome of the step's events, and the levels after the step, but for `state_bytes`."""
+def _outcome_counters(
+    judgement: _JudgedEvents, rows_out: int, full: Indexes, finished: Mask, expired: Mask
+) -> VerifiedCounters:
+    """The outcome of the step's events, and the rows that wait after it."""
     counts, classes = judgement.tally, judgement.classes
     again = (
         judgement.of(classes.repeated) & judgement.opening
         | counts.repeated
         | judgement.of(classes.released) & counts.surplus
+        | expired
     )
     rows = judgement.table[v.STATUS].is_null().to_numpy()
     rows_in = int(counts.count[full].sum()) + int(finished[judgement.snapshot].sum())
-    waiting = np.unique(counts.code[~finished & judgement.opening])
     return VerifiedCounters(
         released=len(full),
         rows=rows_out,
@@ -481,7 +520,6 @@ def _outcome_counters(judgement: _JudgedEvents, rows_out: int, full: Indexes, fi
         trusted=len(judgement.trusted),
         quarantined=len(classes.given_up),
         quarantined_rows=int(judgement.rows_in(classes.given_up).sum()),
-        open=int((waiting >= 0).sum()),
         open_rows=int((~finished & rows).sum()),
     )
 

@@ -160,25 +160,27 @@ def _collections_agree(events: pa.Table, code: Indexes, rows: Indexes, end: Inde
 
 @dataclass(frozen=True, slots=True)
 class TransactionClasses:
-    """Transactions by number (Tally). A transaction that is in none of the three arrays waits."""
+    """Transactions by number (Tally). A transaction that is in none of the first three waits."""
 
     released: Indexes  # in commit order, the sequence of ENDs
     repeated: Indexes  # complete, at a position that is already released
     given_up: Indexes  # overdue
+    strays: Mask  # parts with the id of a settled one: they wait for what tells what they are, and hold nothing back
     blocking: int  # the first transaction that holds back later commits; -1: none
     position: Indexes  # of every transaction: `Tally.position`, which goes on where the source's goes back
     shift: int  # of the next transactions
 
 
-def classify(counts: Tally, last_position: int | None, past: Past) -> TransactionClasses:
-    """Classify the tallied transactions.
+def classify(counts: Tally, last_position: int | None, past: Past, known: Mask) -> TransactionClasses:
+    """Classify the tallied transactions, of which the mask `known` have the id of a settled one.
 
     A transaction is released if it is whole and all earlier commits are settled. An overdue transaction is given up;
     otherwise it would hold back all later ones. What has a GTID is new or a repeat by that. Positions decide over the
     others, and over a GTID below all of its server, unless the positions have gone back: they are of another log then.
     """
-    overdue = np.flatnonzero(counts.overdue)
-    ended = np.flatnonzero(counts.end >= 0)
+    strays = known & ~counts.whole
+    overdue = np.flatnonzero(counts.overdue & ~strays)
+    ended = np.flatnonzero((counts.end >= 0) & ~strays)
     ended = ended[np.argsort(counts.commit[ended], kind="stable")]
     blocked = ended[~counts.whole[ended] & ~counts.overdue[ended]]
     reached = ended[: int((ended == blocked[0]).argmax())] if len(blocked) else ended
@@ -193,10 +195,10 @@ def classify(counts: Tally, last_position: int | None, past: Past) -> Transactio
         old = uncertain if shift else seen
         position = np.where(filled & ~old, positions[due], NOWHERE)
         last_passed = np.maximum.accumulate(np.concatenate([[start], position]))[:-1]
-        new = ((position > last_passed) | ~filled) & ~old
+        new = ((position > last_passed) | ~filled & ~known[due]) & ~old
         back = np.flatnonzero(~new & never_seen)
         if not len(back):
-            return TransactionClasses(due[new], due[~new], overdue, blocking, positions, shift)
+            return TransactionClasses(due[new], due[~new], overdue, strays, blocking, positions, shift)
         more = int(last_passed[back[0]] + 1 - position[back[0]])
         shift += more
         positions[due[back[0] :]] += more

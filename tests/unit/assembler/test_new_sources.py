@@ -99,17 +99,36 @@ def test_a_database_that_was_set_back_goes_on_once_its_time_is_declared(names: s
     assert [position // 10 for _, _, position in lanes.out[220 + tail :]] == [*range(160, 170)]  # the rest are repeats
 
 
-def test_what_waits_for_a_proof_is_of_the_new_source_too() -> None:
-    """Between two places that are remembered, nothing tells it from repeats: it waits, and nothing of it is lost."""
+@pytest.mark.parametrize(("names", "again"), [("{}", "other-{}"), ("{}", "{}"), (UUID + ":{}", UUID + ":{}")])
+def test_what_waits_for_a_proof_is_of_the_new_source_too(names: str, again: str) -> None:
+    """Between two places that are remembered, nothing tells it from repeats: it waits, and nothing of it is lost.
+
+    Also where its ids, even its GTIDs, are those of before.
+    """
+    lanes = Lanes()
+    lanes.feed(many(range(1, 2001), 0, names))
+    restored = range(1010, 1700)
+    times = set[str]()
+    for start in range(1010, 1700, 30):
+        part = many(range(start, min(start + 30, 1700)), 90_000 + start * 10, again, sequence=10_000 + 2 * start)
+        times.update(lanes.feed_until_accepted(list(map(_of_another_source, part))))
+    assert times == {begins("shop", 90_000 + 10_100)}
+    assert [position // 10 for name, _, position in lanes.out if "@" in name] == [*restored]
+
+
+def _of_another_source(event: Fields) -> Fields:
+    """Its place is another one; where the id is the place, the content is."""
+    return event | {"position": event["position"] + 3} | ({"row": '{"n": 77}'} if "row" in event else {})
+
+
+def test_rows_of_a_known_id_that_come_before_their_end_are_of_the_new_source_too() -> None:
     lanes = Lanes()
     lanes.feed(many(range(1, 2001), 0))
-    restored = range(1010, 1700)
-    for start in range(1010, 1700, 30):
-        part = many(range(start, min(start + 30, 1700)), 90_000 + start * 10, "other-{}", sequence=10_000 + 2 * start)
-        said = lanes.feed_until_accepted(part)
-        if said:
-            assert said == [begins("shop", 90_000 + 10_100)]
-    assert [position // 10 for name, _, position in lanes.out if "@" in name] == [*restored]
+    former, latter = many([1010], 90_000, sequence=10_000), many([1011, 2100], 90_100, "other-{}", sequence=10_100)
+    former = list(map(_of_another_source, former))
+    lanes.feed([former[1]])
+    assert lanes.feed_until_accepted([former[0], former[2], *latter]) == [begins("shop", 90_000)]
+    assert [position // 10 for name, _, position in lanes.out if "@" in name] == [1010, 1011, 2100]
 
 
 def test_a_new_source_that_is_ahead_of_the_old_one_keeps_its_order() -> None:
