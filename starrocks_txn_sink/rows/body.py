@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Final
 
@@ -273,7 +274,7 @@ class UniqueRows:
             rows = pa.concat_arrays([_rows_of(older), rows])
         before = len(keys) - len(marked)
         histories = histories_of(
-            rows, keys, (marked_rows + before).tolist(), lambda row: _place_in(action.chunks, row - before)
+            rows, keys, (marked_rows + before).tolist(), partial(_place_in, (*action.older, *action.chunks))
         )
         return dict(zip(marked_rows.tolist(), self._unchanged.complete(action.table, key, histories), strict=True))
 

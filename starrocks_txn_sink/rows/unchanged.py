@@ -6,11 +6,15 @@ the key's row before it under the label, else with the value in the table, which
 
 A row says it with its last member, UNCHANGED. A deleted row that stays keeps all of its values: also those of columns
 that came into the table after the start of the query. `rows.body` asks for the rows of a load; one key is in one lane.
+
+A change of a key is a delete and, right behind it in the source transaction, an insert: its unchanged columns are those
+of the row that the delete takes away. An insert has no other reason to leave values out.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -27,13 +31,18 @@ from starrocks_txn_sink.errors import InputError, QueryRefused
 from starrocks_txn_sink.options.decoding import Encoding
 from starrocks_txn_sink.options.table_rules import DELETED
 from starrocks_txn_sink.protocol.ledger import identifier
-from starrocks_txn_sink.rows.columns import OWN_OP, UNCHANGED
+from starrocks_txn_sink.rows.columns import DELETING, OWN_OP, UNCHANGED
 from starrocks_txn_sink.rows.json_members import members
 from starrocks_txn_sink.rows.keys import ROOM, KeyType, TableKey, read_keys
 from starrocks_txn_sink.rows.target import TargetColumn
 
 MARK: Final = f'"{UNCHANGED}":'.encode()
 """In each row with unchanged columns, and in no other one: inside of a string its quotes are escaped."""
+
+INSERTED: Final = ""
+"""The first of the names in UNCHANGED, which is no column's, says that the row is an insert."""
+_DELETE: Final = f"{SEPARATOR}{DELETING}".encode()
+_INSERT: Final = MARK + json.dumps([INSERTED])[:-1].encode()
 
 Query = Callable[[str, tuple[object, ...]], list[tuple[Any, ...]]]
 """Executes a statement with parameters; returns its rows, and raises QueryFailed or QueryRefused."""
@@ -57,16 +66,19 @@ _REMEDY: Final = (
 )
 
 
-def with_unchanged(members_of_row: Mapping[str, tuple[Any, str]], unchanged: Sequence[str]) -> str:
+def with_unchanged(
+    members_of_row: Mapping[str, tuple[Any, str]], unchanged: Sequence[str], *, inserted: bool = False
+) -> str:
     """A row of these members, as text, but for the `unchanged` ones, which it names in its last member."""
     named_members = {name: raw for name, (_, raw) in members_of_row.items() if name not in unchanged}
-    return _row({**named_members, UNCHANGED: json.dumps(list(unchanged), ensure_ascii=False)})
+    names = [*([INSERTED] if inserted else []), *unchanged]
+    return _row({**named_members, UNCHANGED: json.dumps(names, ensure_ascii=False)})
 
 
 def unchanged_names(text: bytes) -> list[str]:
     """The columns that a row with the member UNCHANGED leaves out."""
     names: list[str] = json.loads(members(text[len(SEPARATOR) :].decode())[UNCHANGED][1])
-    return names
+    return [name for name in names if name != INSERTED]
 
 
 def refuse_unchanged(table: str, text: bytes, place: str) -> None:
@@ -86,26 +98,44 @@ def refuse_unchanged(table: str, text: bytes, place: str) -> None:
 class RowsOfKey:
     """The rows of one key under a label up to the one to send, in their order, each with its separator.
 
-    `place` says where the last one came from.
+    `place` says where the last one came from. `former` has the rows of the key from which its last insert with
+    unchanged columns came, up to their delete; None where that is not right in front.
     """
 
     rows: Sequence[bytes]
     place: Callable[[], str] = lambda: ""
+    former: Callable[[], RowsOfKey | None] = lambda: None
 
 
 def histories_of(
     rows: pa.Array, keys: pa.Array, last: Sequence[int], place: Callable[[int], str] = lambda _: ""
 ) -> list[RowsOfKey]:
-    """For each of the rows `last` (numbers) the rows of its key up to it; a row without a key is alone."""
+    """For each of the rows `last` (numbers) the rows of its key up to it; a row without a key is alone.
+
+    Rows of one source transaction are at the same `place`.
+    """
     codes = pc.dictionary_encode(keys).indices.fill_null(-1).to_numpy()
     by_key: dict[int, list[int]] = {}
     for row in np.flatnonzero(np.isin(codes, codes[last])).tolist():
         by_key.setdefault(int(codes[row]), []).append(row)
-    groups = [by_key[int(codes[row])] if codes[row] >= 0 else [row] for row in last]
-    return [
-        RowsOfKey([rows[number].as_py() for number in numbers if number <= row], partial(place, row))
-        for row, numbers in zip(last, groups, strict=True)
-    ]
+
+    def history(row: int) -> RowsOfKey:
+        of_key = by_key.get(int(codes[row])) if codes[row] >= 0 else [row]
+        numbers = [number for number in of_key or np.flatnonzero(codes == codes[row]).tolist() if number <= row]
+        texts = [rows[number].as_py() for number in numbers]
+        origin: int | None = None  # the insert since the last delete in front of the row
+        for number, text in zip(numbers, texts, strict=True):
+            if text.startswith(_DELETE) and number < row:
+                origin = None
+            elif origin is None and _INSERT in text:
+                origin = number
+        return RowsOfKey(texts, partial(place, row), partial(former, -1 if origin is None else origin - 1))
+
+    def former(row: int) -> RowsOfKey | None:
+        apart = row < 0 or codes[row] < 0 or codes[row] == codes[row + 1] or place(row) != place(row + 1)
+        return None if apart or not _deletes(rows[row].as_py()) else history(row)
+
+    return [history(row) for row in last]
 
 
 @dataclass(slots=True)
@@ -128,6 +158,9 @@ class UnchangedValues:
         Such a delete has nothing to say, and no values for NOT NULL columns. Raises InputError if a value is nowhere.
         """
         folded = self._folded(table, key, histories)
+        for row, history in zip(folded, histories, strict=True):
+            if row.moved:
+                self._take_over(table, key, row, history)
         lacking = [number for number, row in enumerate(folded) if row.open_names]
         nowhere = set[int]()
         for number in lacking:
@@ -149,6 +182,25 @@ class UnchangedValues:
             None if number in nowhere else f"{SEPARATOR}{_row(row.values)}".encode()
             for number, row in enumerate(folded)
         ]
+
+    def _take_over(self, table: str, key: TableKey, row: _Folded, history: RowsOfKey) -> None:
+        """Give an inserted row the values that the row of its former key had.
+
+        None where there is no such row any more: the source sends the change again, and the table has the new one.
+        """
+        former = history.former()
+        if former is None:
+            return
+        deleted = members(former.rows[-1][len(SEPARATOR) :].decode())
+        of_key = {column.field: deleted[column.field] for column in key if column.field in deleted}
+        question = f"{SEPARATOR}{with_unchanged(of_key, row.open_names)}".encode()
+        with contextlib.suppress(InputError):
+            (answer,) = self.complete(
+                table, key, [RowsOfKey([*former.rows[:-1], question], history.place, former.former)]
+            )
+            values = members((answer or b",{}")[len(SEPARATOR) :].decode())
+            row.values |= {name: values[name][1] for name in row.open_names if name in values}
+            row.open_names = [name for name in row.open_names if name not in values]
 
     def _folded(self, table: str, key: TableKey, histories: Sequence[RowsOfKey]) -> list[_Folded]:
         """The last row of each history, which names all columns that it lacks."""
@@ -217,13 +269,20 @@ class UnchangedValues:
 class _Folded:
     """The last row of a key as raw JSON by name; none of its rows has a value of `open_names`.
 
-    With `keeps_all` the row is deleted and stays, and no row in front of it has all values.
+    With `keeps_all` the row is deleted and stays, and no row in front of it has all values. Those of one that is
+    `inserted` are under another key.
     """
 
     values: dict[str, str]
     open_names: list[str]
     was_deleted: bool
     keeps_all: bool = False
+    inserted: bool = False
+
+    @property
+    def moved(self) -> bool:
+        """Whether the values that lack are those of another key."""
+        return self.inserted and bool(self.open_names)
 
     @property
     def is_marked(self) -> bool:
@@ -240,10 +299,14 @@ def _fold(rows: Sequence[bytes]) -> _Folded:
     """The last row, with values of the rows before it."""
     before: dict[str, str] | None = None
     open_names: list[str] = []
-    was_deleted = keeps_all = False
+    was_deleted = keeps_all = inserted = False
     for text in rows:
         row = {name: raw for name, (_, raw) in members(text[len(SEPARATOR) :].decode()).items()}
         names: list[str] = json.loads(row.pop(UNCHANGED, "[]"))
+        if names[:1] == [INSERTED]:
+            names, inserted = names[1:], inserted or before is None  # else the source sends it again
+        elif OWN_OP in row:
+            inserted = False
         if before is not None:
             row |= {name: before.get(name, "null") for name in names if name not in open_names}
             names = [name for name in names if name in open_names]
@@ -256,7 +319,13 @@ def _fold(rows: Sequence[bytes]) -> _Folded:
             before, was_deleted = None, True
         else:
             before = row
-    return _Folded(before or {}, open_names, was_deleted, keeps_all)
+    return _Folded(before or {}, open_names, was_deleted, keeps_all, inserted)
+
+
+def _deletes(text: bytes) -> bool:
+    """Whether a row takes the one of its key away."""
+    row = members(text[len(SEPARATOR) :].decode())
+    return OWN_OP in row or row.get(DELETED, (None, ""))[1] == "true"
 
 
 def _has_key(row: Mapping[str, str], key: TableKey) -> bool:

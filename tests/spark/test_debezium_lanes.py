@@ -330,6 +330,20 @@ def test_a_column_keeps_the_value_that_a_message_leaves_out(debezium: DebeziumSh
     assert documents == [(5, 2, 'it\'s "long"'), (6, 2, "new"), (7, 3, "open")]
 
 
+def test_a_changed_key_takes_the_values_along_that_its_message_leaves_out(debezium: DebeziumShop) -> None:
+    debezium.ask(
+        "CREATE TABLE shop.documents (position BIGINT NOT NULL, note STRING, part STRING, seq INT) "
+        "PRIMARY KEY(position) DISTRIBUTED BY HASH(position)"
+    )
+    debezium.put(insert(5, 1, note="long"), end(5, 1))
+    debezium.go(tables={"public.items": "documents"})
+    gone = insert(6, 1)
+    gone |= {"op": "d", "before": {"position": 5, "note": None, "part": None, "seq": None}, "after": None}
+    debezium.put(gone, insert(6, 2, note=UNAVAILABLE), end(6, 2))
+    debezium.go(tables={"public.items": "documents"})
+    assert debezium.ask("SELECT position, seq, note FROM shop.documents") == [(6, 2, "long")]
+
+
 def test_a_value_that_is_left_out_is_an_error_where_it_cannot_be_looked_up(debezium: DebeziumShop) -> None:
     debezium.put(update(5, 1, note=UNAVAILABLE), end(5, 1))
     with pytest.raises(StreamingQueryException, match=r"table items has columns without a value.*\(note\)"):

@@ -176,7 +176,8 @@ class _Released:
         """The `rows`, in front of each one that of its history; one that is `ignored` is in the history alone."""
         at = np.flatnonzero(with_history)
         names = pa.array([None if rule is None else rule.history for rule in self.rules] + [None], pa.string())
-        text = pc.replace_substring(row.take(pa.array(at)), _UNCHANGED, _AS_COLUMN)
+        text = pc.replace_substring(row.take(pa.array(at)), f'{_UNCHANGED}["", ', f"{_UNCHANGED}[")  # of an insert
+        text = pc.replace_substring(text, _UNCHANGED, _AS_COLUMN)
         about = {name: values[name].take(pa.array(at)) for name in HISTORY if name in values}
         heads = heads_of([HISTORY] * len(self.rules), self.of_row[at], about)
         logged = rows.take(pa.array(at))

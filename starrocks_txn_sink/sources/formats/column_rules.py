@@ -212,7 +212,7 @@ def ruled_row(text: str, rules: RulesOfTable) -> str:
         raw = text[start:end]
         if name == UNCHANGED:
             new_members = [new for old in value if (new := rules.target_of(old)) is not None]
-            if not new_members:
+            if not any(new_members):
                 continue  # the row has all its values, and needs no key
             raw = raw if new_members == value else _dumps(new_members)
         mask = rules.masks.get(name)

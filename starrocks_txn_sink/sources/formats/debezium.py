@@ -61,9 +61,10 @@ _TYPES: Final = {field.name: field.type for field in v.EVENTS} | {
     SOURCE_TIME: pa.int64(),
 }
 _DELETE: Final = "d"
+_INSERT: Final = "c"
 _UNAVAILABLE: Final = "unavailable"  # a mask of rows with a placeholder
 _Numbers = np.ndarray[Any, np.dtype[np.int32]]
-_OPS: Final = pa.array(["c", "u", v.SNAPSHOT, _DELETE, LOGICAL, TRUNCATE])
+_OPS: Final = pa.array([_INSERT, "u", v.SNAPSHOT, _DELETE, LOGICAL, TRUNCATE])
 _PARTITION_AND_POSITION: Final = (SOURCE_PARTITION, POSITION)
 _WITHOUT_ROW: Final = pa.array([LOGICAL, TRUNCATE])
 _STATUSES: Final = pa.array([v.BEGIN, v.END])
@@ -202,7 +203,9 @@ class DebeziumChanges:
         if self.unavailable is not None:
             unavailable = rows_with(self.unavailable, text).to_numpy(zero_copy_only=False) & ~deleted
             if self.keeps_unchanged and unavailable.any():
-                text, unavailable = without_unavailable(self.unavailable, text, unavailable)
+                inserts = pc.fill_null(pc.equal(read["op"].combine_chunks(), _INSERT), False)
+                inserted: Bools = inserts.to_numpy(zero_copy_only=False)
+                text, unavailable = without_unavailable(self.unavailable, text, unavailable, inserted)
         plan_numbers = np.where(deleted, of_before, of_after)
         sound &= plan_numbers != MALFORMED
         plan_numbers[unavailable | without | ~sound] = -1

@@ -89,16 +89,18 @@ def _compact(text: str) -> str:
 
 
 def without_unavailable(
-    spellings: UnavailableSpellings, rows: pa.Array, with_placeholder: Bools
+    spellings: UnavailableSpellings, rows: pa.Array, with_placeholder: Bools, inserted: Bools
 ) -> tuple[pa.Array, Bools]:
     """The rows (JSON), which name the columns of placeholders instead of having them (`rows.unchanged`).
+
+    `inserted` is a mask of inserts.
 
     The mask that comes back has the rows with a placeholder that is no column's whole value: they stay as they are.
     """
     texts, with_value = rows.filter(pa.array(with_placeholder)).to_pylist(), with_placeholder.copy()
     for place, number in enumerate(np.flatnonzero(with_placeholder).tolist()):
         read = members(texts[place])
-        row = with_unchanged(read, columns_with(spellings, read))
+        row = with_unchanged(read, columns_with(spellings, read), inserted=bool(inserted[number]))
         if not any(spelling in row for spelling in spellings.in_row):
             texts[place], with_value[number] = row, False
     return pc.replace_with_mask(rows, pa.array(with_placeholder), pa.array(texts, rows.type)), with_value

@@ -140,6 +140,54 @@ def test_values_come_from_the_table_as_json_of_their_types_and_many_keys_take_on
     )
 
 
+def inserted(row: dict[str, Any], *names: str) -> bytes:
+    members = {name: (value, json.dumps(value)) for name, value in row.items()}
+    return ("," + with_unchanged(members, names, inserted=True)).encode()
+
+
+def test_an_insert_that_leaves_values_out_has_those_of_the_row_that_was_deleted_in_front_of_it() -> None:
+    """A changed key: the table has the former row, or the label has, under a key that it had only for a while."""
+    moves = [deleted(1), inserted({"id": 11, "n": 5}, "note")]
+    there = [text({"id": 9, "note": "of the label", "n": 1}), deleted(9), inserted({"id": 2, "n": 2}, "note")]
+    whole = {"id": 11, "n": 5, "note": "it's 1"}
+    cases: list[tuple[list[list[bytes]], dict[str, Any]]] = [
+        ([moves], whole),
+        ([moves[:1], moves[1:]], whole),
+        ([[*moves, text({"id": 11, "n": 6}, "note")]], whole | {"n": 6}),
+        ([[*moves, deleted(11), inserted({"id": 12, "n": 7}, "note")]], {"id": 12, "n": 7, "note": "it's 1"}),
+        ([there], {"id": 2, "n": 2, "note": "of the label"}),
+        ([[*moves, deleted(11), inserted({"id": 1, "n": 8}, "note")]], {"id": 1, "n": 8, "note": "it's 1"}),
+        # The source sends a change again: the former row is not there any more, and the new one is.
+        ([[deleted(77), inserted({"id": 2, "n": 9}, "note")]], {"id": 2, "n": 9, "note": "it's 2"}),
+        ([[*moves, inserted({"id": 11, "n": 5}, "note")]], whole),
+        ([[inserted({"id": 3, "n": 9}, "note")]], {"id": 3, "n": 9, "note": "it's 3"}),
+    ]
+    for loads, expected in cases:
+        rows = sent(unique(Table()), *loads, newest_first=True)
+        assert {row["id"]: row for row in rows}[expected["id"]] == expected
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [inserted({"id": 11}, "note")],
+        [text({"id": 1, "note": "x"}), inserted({"id": 11}, "note")],
+        [deleted(1), text({"id": 11}, "note")],
+        [deleted(1), text({"id": 2, "note": "x"}), inserted({"id": 11}, "note")],
+        [deleted(77), inserted({"id": 11}, "note")],
+    ],
+)
+def test_values_of_an_insert_are_not_taken_from_another_row(rows: list[bytes]) -> None:
+    with pytest.raises(InputError, match="no row with this key"):
+        sent(unique(Table()), rows)
+
+
+def test_the_delete_in_front_is_of_the_same_source_transaction() -> None:
+    chunks = [chunk([deleted(1)], 1), chunk([inserted({"id": 11}, "note")], 2)]
+    with pytest.raises(InputError, match="position=2, but the table has no row with this key"):
+        unique(Table()).select(LoadAction("L", "t", (chunks[1],), True, (chunks[0],)))
+
+
 def test_a_load_without_such_rows_asks_nothing() -> None:
     table = Table()
     assert sent(unique(table), [text({"id": 1, "note": "x"})]) == [{"id": 1, "note": "x"}]
