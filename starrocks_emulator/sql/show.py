@@ -7,7 +7,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from starrocks_emulator.settings import SettingError
+from starrocks_emulator.sql.information_schema import relation
 from starrocks_emulator.sql.session import (
     FIRST_BACKEND,
     HIDDEN_VARIABLES,
@@ -68,12 +71,17 @@ def _database(session: QuerySession, match: re.Match[str]) -> str:
 
 
 def named_table(store: Store, session: QuerySession, match: re.Match[str]) -> Table:
+    return store.registry.table(*_named(session, match))
+
+
+def _named(session: QuerySession, match: re.Match[str]) -> tuple[str, str]:
+    """The database and the table that a statement names."""
     parts = [_bare(part) for part in match["table"].split(".")]
     groups = match.groupdict()
     database = parts[-2] if len(parts) > 1 else _bare(groups.get("database") or "") or session.database
     if not database:
         raise SqlError("No database selected", NO_DATABASE)
-    return store.registry.table(database, parts[-1])
+    return database, parts[-1]
 
 
 def _databases(store: Store, session: QuerySession, match: re.Match[str]) -> Answer:
@@ -94,8 +102,11 @@ def _tables(store: Store, session: QuerySession, match: re.Match[str]) -> Answer
 
 
 def _columns(store: Store, session: QuerySession, match: re.Match[str]) -> Answer:
-    table = named_table(store, session, match)
-    groups = match.groupdict()
+    database, name = _named(session, match)
+    view = relation(store, name.lower(), session.rights) if database.lower() == "information_schema" else None
+    if view is not None:
+        return text_answer(_COLUMNS, [_view_column(field) for field in view.schema])
+    table, groups = store.registry.table(database, name), match.groupdict()
     columns = [column for column in table.columns if _matches(column.name, groups.get("like"))]
     if groups.get("full"):
         return text_answer(_FULL_COLUMNS, [_full_column(table, column) for column in columns])
@@ -106,6 +117,10 @@ def _short_column(table: Table, column: Column) -> tuple[str | None, ...]:
     key = "true" if table.is_key(column) else "false"
     default = column.default.text if column.default and not column.default.counts else None
     return column.name, column.type.text, "YES" if column.nullable else "NO", key, default, ""
+
+
+def _view_column(field: pa.Field) -> tuple[str | None, ...]:
+    return field.name, "bigint" if pa.types.is_integer(field.type) else "varchar(2048)", "YES", "false", None, ""
 
 
 def _full_column(table: Table, column: Column) -> tuple[str | None, ...]:

@@ -163,6 +163,17 @@ def test_show_statements(listener: QueryListener) -> None:
     assert ask_listener(listener, "SHOW TABLES FROM test LIKE 'order_i%'") == (("order_items",),)
     assert ("test",) in ask_listener(listener, "SHOW DATABASES")
     assert ask_listener(listener, "DESC test.order_events")[0] == ("event_id", "bigint", "NO", "true", None, "")
+    described = ask_listener(listener, "DESC information_schema.load_tracking_logs")
+    assert [row[0] for row in described] == [
+        "ID",
+        "LABEL",
+        "DATABASE_NAME",
+        "TABLE_NAME",
+        "TYPE",
+        "TRACKING_LOG",
+        "JOB_ID",
+    ]
+    assert described[-1] == ("JOB_ID", "bigint", "YES", "false", None, "")
     full = ask_listener(listener, "SHOW FULL COLUMNS FROM `orders` FROM `test`")
     assert full[2][:6] == ("total_amount", "decimal(10, 2)", None, "YES", "", "0")
     assert ask_listener(listener, "SHOW VARIABLES LIKE 'version_comment'") == (("version_comment", "4.1.5-emulator"),)

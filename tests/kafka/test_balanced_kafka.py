@@ -27,6 +27,7 @@ from starrocks_txn_sink.sources.kafka.skew import skew_of
 from starrocks_txn_sink.telemetry import Event
 from tests.kafka.broker import Broker
 from tests.support.query_port import query as ask
+from tests.support.servers import place_of
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -175,9 +176,7 @@ def test_lanes_read_the_balanced_offsets_themselves(reading: Reading, server: Em
         for event in ({"type": "BEGIN"}, {"type": "DATA", "table": "plain", "row": row}, {"type": "END"}):
             reading.put(topic, partition, at, value=json.dumps({**event, "txn_id": str(number)}))
 
-    options = SinkOptions(
-        load_url=server.load_url, query_url=server.query_url, database="shop", job="balanced", lanes=2
-    )
+    options = SinkOptions(**place_of(server), job="balanced", lanes=2)
     receipts: list[Receipt] = []
 
     def listen(event: Event) -> None:
