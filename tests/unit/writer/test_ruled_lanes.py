@@ -305,6 +305,17 @@ def test_a_history_of_debeziums_changes_has_the_time_of_the_commit() -> None:
     assert own == {"id": 1}
 
 
+def test_a_changed_key_that_leaves_a_value_out_follows_the_rules() -> None:
+    """What marks it as an insert is no column: a history does not name it, nor does a row without such columns."""
+    value = change(postgres("orders", 5), None, None, {"id": 1, "note": "__debezium_unavailable_value"})
+    (logged, own), _ = run(
+        single([TableRules(tables="orders", history="log", rename={"note": "memo"})]), messages(value)
+    )
+    assert (logged[2]["_unchanged"], own[2]) == (["memo"], {"id": 1, UNCHANGED: ["", "memo"]})
+    (own,), _ = run(single([TableRules(tables="orders", drop=["note"])]), messages(value))
+    assert own[2] == {"id": 1}
+
+
 @pytest.mark.parametrize("time", [253_402_300_800_000, (1 << 63) - 1, -(1 << 63)])
 def test_a_time_that_no_column_holds_is_named(time: int) -> None:
     value = change(postgres("orders", 5), None, None, {"id": 1})
