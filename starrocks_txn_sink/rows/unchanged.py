@@ -132,7 +132,7 @@ def histories_of(
         return RowsOfKey(texts, partial(place, row), partial(former, -1 if origin is None else origin - 1))
 
     def former(row: int) -> RowsOfKey | None:
-        apart = row < 0 or codes[row] < 0 or codes[row] == codes[row + 1] or place(row) != place(row + 1)
+        apart = row < 0 or codes[row] < 0 or place(row) != place(row + 1)
         return None if apart or not _deletes(rows[row].as_py()) else history(row)
 
     return [history(row) for row in last]

@@ -157,6 +157,7 @@ def test_an_insert_that_leaves_values_out_has_those_of_the_row_that_was_deleted_
         ([[*moves, deleted(11), inserted({"id": 12, "n": 7}, "note")]], {"id": 12, "n": 7, "note": "it's 1"}),
         ([there], {"id": 2, "n": 2, "note": "of the label"}),
         ([[*moves, deleted(11), inserted({"id": 1, "n": 8}, "note")]], {"id": 1, "n": 8, "note": "it's 1"}),
+        ([[deleted(1), inserted({"id": 1, "n": 9}, "note")]], {"id": 1, "n": 9, "note": "it's 1"}),
         # The source sends a change again: the former row is not there any more, and the new one is.
         ([[deleted(77), inserted({"id": 2, "n": 9}, "note")]], {"id": 2, "n": 9, "note": "it's 2"}),
         ([[*moves, inserted({"id": 11, "n": 5}, "note")]], whole),
