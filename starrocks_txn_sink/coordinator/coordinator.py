@@ -393,15 +393,14 @@ class _BadRowsFound(Exception):
 
 
 def join_missing(lanes: Iterable[model.MissingColumns]) -> model.MissingColumns:
-    """The columns that all lanes miss, each with the kinds of values in any lane."""
-    joined: dict[str, dict[str, set[str]]] = {}
+    """The columns that all lanes miss, each with the needs of the rows in any lane."""
+    joined: dict[str, dict[str, model.ColumnNeeds]] = {}
     for missing in lanes:
         for table, columns in missing.items():
-            for name, kinds in columns.items():
-                joined.setdefault(table, {}).setdefault(name, set()).update(kinds)
-    return {
-        table: {name: sorted(kinds) for name, kinds in columns.items()} for table, columns in sorted(joined.items())
-    }
+            of_table = joined.setdefault(table, {})
+            for name, needs in columns.items():
+                of_table[name] = of_table.get(name, model.ColumnNeeds()) | needs
+    return dict(sorted(joined.items()))
 
 
 def unknown_columns(missing: model.MissingColumns) -> UnknownColumn:

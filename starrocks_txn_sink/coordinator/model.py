@@ -38,13 +38,54 @@ Ints = npt.NDArray[np.int64]
 SEPARATOR: Final = ","
 """Stands in front of each JSON row: behind the last row it would end up inside the JSON array (`rows.body`)."""
 
-MissingColumns = Mapping[str, Mapping[str, Sequence[str]]]
-"""Columns that rows need and tables lack, by table and name, with the names of their values' kinds
-(`rows.value_kinds`), and behind TYPE_MARK each type of the column by the source's schema."""
+_TYPE_MARK: Final = "="
+_FILLED: Final = "filled"
 
-TYPE_MARK: Final = "="
-FILLED: Final = "filled"
-"""Among the kinds of a column's values: the source fills it in rows that it has, and writes no change of them."""
+
+@dataclass(frozen=True, slots=True)
+class ColumnNeeds:
+    """What rows need of a column that their table lacks, or has with too narrow a type.
+
+    `kinds` of their values, by name (`rows.value_kinds`); the column's `types` by the source's schema. `filled`: the
+    source fills the column in rows that it has, and writes no change of them.
+    """
+
+    kinds: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
+    filled: bool = False
+
+    def __or__(self, other: ColumnNeeds) -> ColumnNeeds:
+        """The needs of both, in an order of their own."""
+        kinds, types = {*self.kinds, *other.kinds}, {*self.types, *other.types}
+        return ColumnNeeds(tuple(sorted(kinds)), tuple(sorted(types)), self.filled or other.filled)
+
+    def to_words(self) -> list[str]:
+        """The form of messages and checkpoints: types with a mark, `filled` as a word."""
+        return [*self.kinds, *(_TYPE_MARK + type_ for type_ in self.types), *([_FILLED] if self.filled else [])]
+
+    @classmethod
+    def of_words(cls, words: Sequence[str]) -> ColumnNeeds:
+        """The needs that `to_words` has written."""
+        kinds = tuple(word for word in words if not word.startswith(_TYPE_MARK) and word != _FILLED)
+        types = tuple(word.removeprefix(_TYPE_MARK) for word in words if word.startswith(_TYPE_MARK))
+        return cls(kinds, types, _FILLED in words)
+
+
+MissingColumns = Mapping[str, Mapping[str, ColumnNeeds]]
+"""Columns that rows need and tables lack, by table and name."""
+
+
+def words_of_missing(missing: MissingColumns) -> dict[str, dict[str, list[str]]]:
+    """`missing` in JSON's types."""
+    return {table: {name: needs.to_words() for name, needs in columns.items()} for table, columns in missing.items()}
+
+
+def missing_of_words(words: Mapping[str, Mapping[str, Sequence[str]]]) -> MissingColumns:
+    """The columns that `words_of_missing` has written."""
+    return {
+        table: {name: ColumnNeeds.of_words(of_column) for name, of_column in columns.items()}
+        for table, columns in words.items()
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,11 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from starrocks_txn_sink.coordinator.model import FILLED, TYPE_MARK, MissingColumns
+from starrocks_txn_sink.coordinator.model import ColumnNeeds, MissingColumns
 from starrocks_txn_sink.errors import UnknownColumn
+from starrocks_txn_sink.protocol.ledger import quote
 from starrocks_txn_sink.rows import columns, segments
+from starrocks_txn_sink.rows.alterations import alteration
 from starrocks_txn_sink.rows.unchanged import UnchangedValues, refuse_unchanged, unchanged_names
 from starrocks_txn_sink.rows.value_kinds import ValueKind, kind_of, members_of, type_for
 
@@ -205,13 +207,13 @@ class LackingColumns:
         return pc.or_(pc.match_substring_regex(texts, value), pc.match_substring(texts, "\\"))
 
     def missing(self) -> MissingColumns:
-        """The columns with a value, the names of the values' kinds, and their types by the source's schema."""
+        """The columns with a value."""
         return {
             table: {
-                name: (
-                    *sorted(kind.name for kind in kinds),
-                    *(TYPE_MARK + type_ for type_ in self.types_of(table, name)),
-                    *([FILLED] if self.filled(table, name) else ()),
+                name: ColumnNeeds(
+                    tuple(sorted(kind.name for kind in kinds)),
+                    tuple(self.types_of(table, name)),
+                    self.filled(table, name),
                 )
                 for name, kinds in columns.items()
             }
@@ -248,13 +250,12 @@ def _unknown_column(
     names = ", ".join(unknown[:_SHOWN]) + (f", and {len(unknown) - _SHOWN} more" if len(unknown) > _SHOWN else "")
     row = members_of(memoryview(text)[1:]) or {}
     types = {name: (*types_of(table, name), _type_of(row.get(name)) or "<type>")[0] for name in unknown[:_SHOWN]}
-    ddl = ", ".join(f"ADD COLUMN `{name.replace('`', '``')}` {type_}" for name, type_ in types.items())
     lost = {name: (dropped or {})[name] for name in unknown if name in (dropped or {})}
     return UnknownColumn(
         f"A row names {'a column' if len(unknown) == 1 else 'columns'} that table {table} does not have"
         f"{place}: {names}.{_lost(lost)}",
-        hint=f"Run ALTER TABLE `{table}` {ddl}, and start the query again; or set schema_changes='apply', with which "
-        "the sink does so, or schema_changes='ignore', with which the server drops such values.",
+        hint=f"Run {alteration(quote(table), types)}, and start the query again; or set schema_changes='apply', with "
+        "which the sink does so, or schema_changes='ignore', with which the server drops such values.",
         table=table,
     )
 

@@ -24,6 +24,13 @@ STRING_BYTES = 65_533
 """Of a text in a STRING, which is the server's name of VARCHAR(65533)."""
 MOST_BYTES = 1 << 20
 """Of a text or of bytes in the widest column, VARCHAR(1048576) or VARBINARY; of a JSON document (wire contract 5.7)."""
+TEXT = f"VARCHAR({MOST_BYTES})"
+"""The type of a new column of texts whose size nothing limits; a wider one costs nothing."""
+KEY_TEXT = f"VARCHAR({STRING_BYTES})"
+"""That of a new key of texts: the widest that a key has. The bytes of all values of a key have a lower limit
+(`rows.key_sizes`)."""
+NO_KEYS = frozenset(("FLOAT", "DOUBLE", "DECIMAL", "JSON", "ARRAY", "MAP", "STRUCT", "VARBINARY", "OTHER"))
+"""Types that StarRocks does not take in a primary key."""
 BITS = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64, "LARGEINT": 128}
 _PLACEHOLDERS = {
     **dict.fromkeys(_TEXTS, '""'),

@@ -6,7 +6,6 @@
 | integers of 64 bits | BIGINT |
 | integers of 128 bits | LARGEINT |
 | numbers with a fraction or an exponent, also mixed with integers up to 2^53 | DOUBLE |
-| texts up to 65533 bytes | VARCHAR(65533) |
 | texts up to 1 MiB | VARCHAR(1048576) |
 | objects, arrays | JSON |
 
@@ -21,7 +20,7 @@ from decimal import Decimal, InvalidOperation
 from enum import Enum
 from typing import Any, Final
 
-from starrocks_txn_sink.rows.target import MOST_BYTES, STRING_BYTES
+from starrocks_txn_sink.rows.target import MOST_BYTES, TEXT
 
 
 class ValueKind(Enum):
@@ -35,7 +34,6 @@ class ValueKind(Enum):
     FRACTION = "numbers with a fraction"
     PRECISE = "numbers with more digits than a DOUBLE has"
     TEXT = "texts"
-    LONG_TEXT = f"texts of more than {STRING_BYTES} bytes"
     OVERSIZE = "texts of more than 1 MiB"
     DOCUMENT = "objects or arrays"
 
@@ -46,8 +44,7 @@ _TYPES: Final[tuple[tuple[str, frozenset[ValueKind]], ...]] = (
     ("BIGINT", frozenset({_K.INTEGER, _K.LONG})),
     ("LARGEINT", frozenset({_K.INTEGER, _K.LONG, _K.LARGE})),
     ("DOUBLE", frozenset({_K.INTEGER, _K.FRACTION})),
-    (f"VARCHAR({STRING_BYTES})", frozenset({_K.TEXT})),
-    (f"VARCHAR({MOST_BYTES})", frozenset({_K.TEXT, _K.LONG_TEXT})),
+    (TEXT, frozenset({_K.TEXT})),
     ("JSON", frozenset({_K.DOCUMENT})),
 )
 """Types from narrow to wide, with the kinds whose values each holds unchanged."""
@@ -87,7 +84,7 @@ def kind_of(value: Any) -> ValueKind | None:
     if isinstance(value, _Fraction):
         return _kind_of_fraction(value)
     if isinstance(value, str):
-        return _kind_of_text(len(value.encode("utf-8", "replace")))
+        return ValueKind.TEXT if len(value.encode("utf-8", "replace")) <= MOST_BYTES else ValueKind.OVERSIZE
     return ValueKind.HUGE if isinstance(value, float) else ValueKind.DOCUMENT  # NaN and Infinity are no JSON
 
 
@@ -110,9 +107,3 @@ def _kind_of_fraction(text: str) -> ValueKind:
     if digits <= _DOUBLES_DIGITS or number in (Decimal(repr(double)), Decimal(f"{double:.17g}")):
         return ValueKind.FRACTION
     return ValueKind.PRECISE
-
-
-def _kind_of_text(size: int) -> ValueKind:
-    if size <= STRING_BYTES:
-        return ValueKind.TEXT
-    return ValueKind.LONG_TEXT if size <= MOST_BYTES else ValueKind.OVERSIZE

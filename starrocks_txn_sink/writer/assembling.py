@@ -37,7 +37,7 @@ from starrocks_txn_sink.assembler.verified.lane import VerifiedLane
 from starrocks_txn_sink.assembler.verified.rules import VerifiedPolicy
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.coordinator.coordinator import LaneShare
-from starrocks_txn_sink.coordinator.model import FILLED, TYPE_MARK, MissingColumns
+from starrocks_txn_sink.coordinator.model import ColumnNeeds, MissingColumns
 from starrocks_txn_sink.errors import InputError, SourceTransactionError, TransactionTimedOut, Unordered
 from starrocks_txn_sink.options import TableOptions
 from starrocks_txn_sink.options.table_rules import METADATA, NO_RULES, RuleSet, RulesOfTable
@@ -163,7 +163,7 @@ class LaneAssembler:
         self._columns: dict[str, list[dict[str, SourceColumn]]] = {}  # by table, of each schema
         self._marks: Marks = {}
         self._keys: set[SourceKey] = set()
-        self._described_later: dict[str, dict[str, list[str]]] = {}
+        self._described_later: dict[str, dict[str, ColumnNeeds]] = {}
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows of ended source transactions, in the form that the lane reads.
@@ -227,16 +227,16 @@ class LaneAssembler:
 
     def types_of(self, table: str, name: str) -> list[str]:
         """The types of a column by the schemas of the messages that were read, in their order; none without one."""
-        before = self._assembly.described.get(table, {}).get(name, ())
+        before = self._assembly.described.get(table, {}).get(name, ColumnNeeds())
         return [
-            *(word.removeprefix(TYPE_MARK) for word in before if word.startswith(TYPE_MARK)),
+            *before.types,
             *(column.type for column in self._described(table, name) if column.type),
         ]
 
     def filled(self, table: str, name: str) -> bool:
         """Whether the source fills a column in rows that it has, by the schemas of the messages that were read."""
-        before = self._assembly.described.get(table, {}).get(name, ())
-        return FILLED in before or any(column.filled for column in self._described(table, name))
+        before = self._assembly.described.get(table, {}).get(name, ColumnNeeds())
+        return before.filled or any(column.filled for column in self._described(table, name))
 
     def _described(self, table: str, name: str) -> Sequence[SourceColumn]:
         """A column of a table as the schemas describe it."""
@@ -261,9 +261,9 @@ class LaneAssembler:
                 with contextlib.suppress(InputError):  # the rows are judged without it
                     names = {name for columns in self._schemas_of(table) for name in columns}
                     for name in lacking(table, names):
-                        words = dict.fromkeys(TYPE_MARK + type_ for type_ in self.types_of(table, name))
-                        filled = [FILLED] if self.filled(table, name) else []
-                        self._described_later.setdefault(table, {})[name] = [*words, *filled]
+                        types = tuple(dict.fromkeys(self.types_of(table, name)))
+                        needs = ColumnNeeds(types=types, filled=self.filled(table, name))
+                        self._described_later.setdefault(table, {})[name] = needs
 
     def new_types(self) -> Iterator[tuple[str, dict[str, str]]]:
         """The types of tables and histories by the schemas that were read since the last call.

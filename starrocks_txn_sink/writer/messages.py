@@ -38,7 +38,7 @@ from starrocks_txn_sink.assembler.rules.model import Counters
 from starrocks_txn_sink.assembler.rules.spill import CarriedState
 from starrocks_txn_sink.assembler.verified.intake import VerifiedCounters
 from starrocks_txn_sink.coordinator.coordinator import LaneShare, join_missing
-from starrocks_txn_sink.coordinator.model import MissingColumns, receipt_of
+from starrocks_txn_sink.coordinator.model import MissingColumns, missing_of_words, receipt_of, words_of_missing
 from starrocks_txn_sink.coordinator.quarantine import Cut, DeadLetter
 from starrocks_txn_sink.errors import StarRocksSinkError, add_note, class_of
 from starrocks_txn_sink.protocol.snapshots import Marks
@@ -302,7 +302,7 @@ class CarryOver:
             "reached": self.reached,
             "marks": self.marks,
             "keys": self.keys,
-            "described": self.described,
+            "described": words_of_missing(self.described),
         }
 
     @classmethod
@@ -317,7 +317,7 @@ class CarryOver:
             fields["reached"],
             fields["marks"],
             tuple((*place, tuple(names)) for *place, names in fields["keys"]),
-            fields["described"],
+            missing_of_words(fields["described"]),
         )
 
     def then(self, later: CarryOver) -> CarryOver:
@@ -356,6 +356,10 @@ class TablesLack:
 
     columns: MissingColumns
 
+    def fields(self) -> dict[str, Any]:
+        """The message in JSON's types."""
+        return {"columns": words_of_missing(self.columns)}
+
 
 @dataclass(frozen=True, slots=True)
 class RowsWait:
@@ -388,7 +392,7 @@ _READ: Final[dict[str, Callable[[dict[str, Any]], Message]]] = {
     "LaneReport": LaneReport.of,
     "CarryOver": CarryOver.of,
     "OrderViolation": lambda fields: OrderViolation(**fields),
-    "TablesLack": lambda fields: TablesLack(**fields),
+    "TablesLack": lambda fields: TablesLack(missing_of_words(fields["columns"])),
     "RowsWait": lambda fields: RowsWait(**fields),
     "BadRows": lambda fields: BadRows(tuple(map(tuple, fields["found"]))),
 }
@@ -396,7 +400,7 @@ _READ: Final[dict[str, Callable[[dict[str, Any]], Message]]] = {
 
 def encode(message: Message) -> str:
     """The message as one line of JSON."""
-    fields = message.fields() if isinstance(message, CarryOver) else message
+    fields = message.fields() if isinstance(message, (CarryOver, TablesLack)) else message
     return orjson.dumps({"kind": type(message).__name__, "fields": fields}).decode()
 
 

@@ -15,11 +15,13 @@ import pyarrow as pa
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.compiled.objects import Shapes, doubtful_rows
 from starrocks_txn_sink.coordinator.coordinator import join_missing
-from starrocks_txn_sink.coordinator.model import TYPE_MARK, MissingColumns, Segment
+from starrocks_txn_sink.coordinator.model import ColumnNeeds, MissingColumns, Segment
 from starrocks_txn_sink.errors import NarrowColumn, OptionError, QueryRefused, UnfitValue
 from starrocks_txn_sink.options import SchemaChanges, SinkOptions, TableOptions
 from starrocks_txn_sink.options.enums import declared_types
 from starrocks_txn_sink.options.load_properties import renames
+from starrocks_txn_sink.protocol.ledger import quote
+from starrocks_txn_sink.rows.alterations import alteration
 from starrocks_txn_sink.rows.bad_rows import BadRow, refused
 from starrocks_txn_sink.rows.member_names import Filled, LackingColumns, MemberNames, TypesOf, never_filled, no_types
 from starrocks_txn_sink.rows.row_check import RowCheck
@@ -183,7 +185,7 @@ class NarrowColumns:
     def missing(self) -> MissingColumns:
         """The types that columns are to hold."""
         return {
-            table: {name: [f"{TYPE_MARK}{type_}" for type_ in types] for name, types in columns.items()}
+            table: {name: ColumnNeeds(types=tuple(types)) for name, types in columns.items()}
             for table, columns in self.wider_types.items()
         }
 
@@ -209,7 +211,7 @@ class NarrowColumns:
         way = (
             f"Create the table anew with {target_type}, because StarRocks cannot change the column to it"
             if by_hand is None
-            else f"Run {_statement(table, column, by_hand)}"
+            else f"Run {alteration(quote(table), {}, {column: by_hand})}"
             + (", with the DEFAULT of the column behind it" if column.defaulted else "")
         )
         if self.widens and wider is not None:
@@ -231,16 +233,11 @@ class NarrowColumns:
                 f" The source's column is {target_type}, and the table's {column.type}. {way}."
             )
             if wider is not None:
-                self.statements.append(_statement(table, column, wider))
+                self.statements.append(alteration(quote(table), {}, {column: wider}))
 
 
 _LATER = " when SHOW ALTER TABLE COLUMN says FINISHED (20 s and more)"
 """Until then the column is as it was, and StarRocks refuses another ALTER of the table (wire contract 10.15)."""
-
-
-def _statement(table: str, column: TargetColumn, to: TargetType) -> str:
-    name = column.name.replace("`", "``")
-    return f"ALTER TABLE `{table}` MODIFY COLUMN `{name}` {to}{'' if column.nullable else ' NOT NULL'}"
 
 
 _parsed = lru_cache(maxsize=1024)(parse_type)

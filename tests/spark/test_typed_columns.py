@@ -118,7 +118,7 @@ def test_tables_follow_the_frame_between_two_micro_batches(spark: SparkSession, 
     options = {"schema_changes": "apply", "ledger_replication": None}
     applying = sink(server, columns, **options)
     (statement,) = applying.schema_changes(frame)
-    assert re.findall(r"COLUMN (`.*?NULL)", statement) == ["`note` VARCHAR(65533) NULL", "`n` BIGINT NULL"]
+    assert re.findall(r"COLUMN (`.*?NULL)", statement) == ["`note` VARCHAR(1048576) NULL", "`n` BIGINT NULL"]
     assert len(query(server, "SELECT * FROM shop.t")[0]) == 2  # planned only
     listening = StarRocksSink(applying.options, routes=applying.routes, listener=events.append)
     listening.write(frame)

@@ -21,6 +21,7 @@ from starrocks_txn_sink.assembler.rules.directory import StateDirectory
 from starrocks_txn_sink.assembler.rules.model import AssemblerState, Counters
 from starrocks_txn_sink.assembler.rules.reading_clock import ReadingClock
 from starrocks_txn_sink.assembler.verified.intake import VerifiedState
+from starrocks_txn_sink.coordinator.model import MissingColumns, missing_of_words, words_of_missing
 from starrocks_txn_sink.errors import InputError
 
 FORMAT: Final = 1
@@ -73,7 +74,7 @@ class Manifest:
     partitions: Mapping[str, CarriedState] = field(default_factory=dict)
     inline: Mapping[str, bytes] = field(default_factory=dict)
     marks: Mapping[str, str] = field(default_factory=dict)
-    described: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
+    described: MissingColumns = field(default_factory=dict)
     clock: ReadingClock = ReadingClock()  # noqa: RUF009 - frozen
     topics: Mapping[str, str] = field(default_factory=dict)
 
@@ -107,7 +108,7 @@ class Manifest:
                 "partitions": {name: partition.as_json() for name, partition in self.partitions.items()},
                 "inline": {name: base64.b64encode(content).decode() for name, content in self.inline.items()},
                 "marks": dict(self.marks),
-                "described": self.described,
+                "described": words_of_missing(self.described),
                 "clock": self.clock,
                 "topics": dict(self.topics),
             }
@@ -128,7 +129,7 @@ class Manifest:
             {name: CarriedState.of_json(document) for name, document in value["partitions"].items()},
             {name: base64.b64decode(content) for name, content in value["inline"].items()},
             value.get("marks", {}),
-            value.get("described", {}),
+            missing_of_words(value.get("described", {})),
             ReadingClock(**value.get("clock", {})),
             value.get("topics", {}),
         )

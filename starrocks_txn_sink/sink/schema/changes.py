@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from starrocks_txn_sink.clock import Deadline
-from starrocks_txn_sink.coordinator.model import FILLED, MissingColumns
+from starrocks_txn_sink.coordinator.model import ColumnNeeds, MissingColumns
 from starrocks_txn_sink.errors import DeadlineExceeded, QueryFailed, QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.table_rules import NO_RULES, RuleSet
@@ -281,9 +281,9 @@ def add_missing(
         session.tables = _known_again(session.tables, connection, options, deadline)
 
 
-def _filled(columns: Mapping[str, Sequence[str]]) -> str:
+def _filled(columns: Mapping[str, ColumnNeeds]) -> str:
     """The names of the new columns that the source has filled in rows which it does not send again."""
-    return ", ".join(sorted(name for name, words in columns.items() if FILLED in words))
+    return ", ".join(sorted(name for name, needs in columns.items() if needs.filled))
 
 
 def _known_again(tables: Tables, connection: LeaderConnection, options: SinkOptions, deadline: Deadline) -> Tables:

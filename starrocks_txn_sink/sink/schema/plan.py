@@ -11,18 +11,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from starrocks_txn_sink.coordinator.model import FILLED, TYPE_MARK, MissingColumns
+from starrocks_txn_sink.coordinator.model import ColumnNeeds, MissingColumns
 from starrocks_txn_sink.errors import OptionError, UnknownColumn
 from starrocks_txn_sink.options import TableOptions
 from starrocks_txn_sink.options.enums import declared_keys, declared_types
 from starrocks_txn_sink.protocol.ledger import identifier
-from starrocks_txn_sink.rows.target import TargetColumn, parse_type
+from starrocks_txn_sink.rows.alterations import Types, alteration
+from starrocks_txn_sink.rows.target import NO_KEYS, TargetColumn, TargetType, parse_type
 from starrocks_txn_sink.rows.value_kinds import ValueKind, type_for
 from starrocks_txn_sink.rows.widening import widened_for, wider_type
-from starrocks_txn_sink.sources.formats.connect_types import TEXT, SourceColumn, key_column
-
-_KEY_TEXT = "VARCHAR(255)"  # the bytes of a key are limited, and a longer one is refused by the server
-NO_KEYS = frozenset(("DOUBLE", "FLOAT", "DECIMAL", "JSON", "ARRAY", "MAP", "STRUCT", "VARBINARY", "OTHER"))
+from starrocks_txn_sink.sources.formats.connect_types import STRING, SourceColumn, key_column
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,20 +102,16 @@ def _new_table(
     return SchemaChange(table, f"{sql}{buckets}", creates=True, properties=tuple(layout.properties.items()))
 
 
-def alter_table(
-    database: str, table: str, added: Mapping[str, str], modified: Mapping[TargetColumn, str]
-) -> Iterator[SchemaChange]:
-    """All changes of a table's columns as one statement: each ALTER of a type rewrites the table (wire contract 10.15).
+def alter_table(database: str, table: str, added: Mapping[str, str], modified: Types) -> Iterator[SchemaChange]:
+    """The `alteration`; nothing where there is nothing to change. Raises InputError for a name that none can hold."""
+    if added or modified:
+        identifier(*added, *(column.name for column in modified))
+        yield SchemaChange(table, alteration(identifier(database, table), added, modified), widens=bool(modified))
 
-    `added` has the types of new columns by name, `modified` the wider types of columns that are there; without any
-    there is nothing to change. A column that must have a value stays one that must.
-    """
-    clauses = [f"ADD COLUMN {identifier(name)} {kind} NULL" for name, kind in added.items()]
-    for column, kind in modified.items():
-        clauses.append(f"MODIFY COLUMN {identifier(column.name)} {kind} {'NULL' if column.nullable else 'NOT NULL'}")
-    if clauses:
-        sql = f"ALTER TABLE {identifier(database, table)} {', '.join(clauses)}"
-        yield SchemaChange(table, sql, widens=bool(modified))
+
+def type_of_key(type_: str) -> str:
+    """The type of a new key whose values are of this type; "" where StarRocks takes no such key."""
+    return key_column(SourceColumn("", type_)).type
 
 
 def plan_missing(
@@ -135,48 +129,31 @@ def plan_missing(
     changes: list[SchemaChange] = []
     for table, needs in missing.items():
         declared, target_columns = tables.get(table, TableOptions()), columns.get(table, ())
-        needs_by_name = {name: _Needs.read(words) for name, words in needs.items()}
-        changes += (_additions if target_columns else _creation)(
-            database, table, needs_by_name, target_columns, declared
-        )
+        changes += (_additions if target_columns else _creation)(database, table, needs, target_columns, declared)
     return changes
 
 
-@dataclass(frozen=True, slots=True)
-class _Needs:
-    """What a column has to hold: values of these `kinds`, and of these `types` by the source's schema."""
-
-    kinds: tuple[ValueKind, ...]
-    types: tuple[str, ...] = ()
-
-    @classmethod
-    def read(cls, words: Sequence[str]) -> _Needs:
-        """From the words of MissingColumns."""
-        kinds = tuple(ValueKind[word] for word in words if not word.startswith(TYPE_MARK) and word != FILLED)
-        return cls(kinds, tuple(word.removeprefix(TYPE_MARK) for word in words if word.startswith(TYPE_MARK)))
-
-    def type(self, *, key: bool = False) -> str | None:
-        """The type by the schema, else by the values; a text that is longer than the schema's type decides itself."""
-        by_schema, by_values = wider_type(self.types), type_for(self.kinds)
-        if by_schema == TEXT and ValueKind.OVERSIZE in self.kinds:
-            by_schema = None
-        if by_schema is not None:
-            column = SourceColumn("", by_schema, long=True)
-            return (key_column(column).type or by_schema) if key else column.new_type
-        return _KEY_TEXT if key and by_values is not None and by_values.startswith("VARCHAR") else by_values
+def type_of_needs(needs: ColumnNeeds, *, key: bool = False) -> str | None:
+    """The type by the schema, else by the values; a text that is longer than the schema's type decides itself."""
+    kinds = [ValueKind[name] for name in needs.kinds]
+    by_schema, by_values = wider_type(needs.types), type_for(kinds)
+    if by_schema == STRING and ValueKind.OVERSIZE in kinds:
+        by_schema = None
+    type_ = by_values if by_schema is None else SourceColumn("", by_schema, long=True).new_type
+    return (type_of_key(type_) or type_) if key and type_ else type_
 
 
-_Kinds = Mapping[str, _Needs]
+_Needs = Mapping[str, ColumnNeeds]
 
 
 def _additions(
-    database: str, table: str, kinds: _Kinds, target_columns: Sequence[TargetColumn], declared: TableOptions
+    database: str, table: str, needs: _Needs, target_columns: Sequence[TargetColumn], declared: TableOptions
 ) -> Iterator[SchemaChange]:
     names = {column.name.lower(): column.name for column in target_columns}
     by_name = {column.name: column for column in target_columns}
     added: dict[str, str] = {}
-    modified: dict[TargetColumn, str] = {}
-    for name, column_needs in kinds.items():
+    modified: dict[TargetColumn, TargetType] = {}
+    for name, column_needs in needs.items():
         spelling = names.setdefault(name.lower(), name)
         if spelling != name:
             raise UnknownColumn(
@@ -189,12 +166,12 @@ def _additions(
         if name not in by_name:
             added[name] = _type(table, name, column_needs, declared)
         elif name not in declared.types and (wider := widened_for(by_name[name], column_needs.types)) is not None:
-            modified[by_name[name]] = str(wider)
+            modified[by_name[name]] = wider
     yield from alter_table(database, table, added, modified)
 
 
 def _creation(
-    database: str, table: str, kinds: _Kinds, _: Sequence[TargetColumn], declared: TableOptions
+    database: str, table: str, needs: _Needs, _: Sequence[TargetColumn], declared: TableOptions
 ) -> Iterator[SchemaChange]:
     keys = declared.keys
     if not keys:
@@ -204,17 +181,17 @@ def _creation(
             "create it by hand, as a DUPLICATE KEY table if the source has no key: it then keeps each change as a row.",
             table=table,
         )
-    lacking = [key for key in keys if key not in kinds]
+    lacking = [key for key in keys if key not in needs]
     if lacking:
         raise UnknownColumn(
             f"The primary key of table {table} names {', '.join(lacking)}, which the rows do not have.",
             hint="Correct `keys` in the TableOptions of the table (case counts).",
             table=table,
         )
-    refuse_same_names(table, kinds)
-    values = [name for name in kinds if name not in keys]
-    types = {name: _key_type(table, name, kinds[name], declared) for name in keys}
-    types |= {name: _type(table, name, kinds[name], declared) for name in values}
+    refuse_same_names(table, needs)
+    values = [name for name in needs if name not in keys]
+    types = {name: _key_type(table, name, needs[name], declared) for name in keys}
+    types |= {name: _type(table, name, needs[name], declared) for name in values}
     yield primary_key_table(database, table, types, keys)
 
 
@@ -230,11 +207,11 @@ def refuse_same_names(table: str, names: Iterable[str]) -> None:
             )
 
 
-def _type(table: str, name: str, needs: _Needs, declared: TableOptions, *, key: bool = False) -> str:
+def _type(table: str, name: str, needs: ColumnNeeds, declared: TableOptions, *, key: bool = False) -> str:
     """The type of a new column; raises UnknownColumn if no type holds all values."""
-    type_text = declared.types.get(name) or needs.type(key=key)
+    type_text = declared.types.get(name) or type_of_needs(needs, key=key)
     if type_text is None:
-        words = ", ".join(sorted(kind.value for kind in needs.kinds)) or "nothing but NULL"
+        words = ", ".join(sorted(ValueKind[name].value for name in needs.kinds)) or "nothing but NULL"
         raise UnknownColumn(
             f"No type of StarRocks holds all values of the column {name} that table {table} lacks: {words}.",
             hint=f"Declare its type, {declared_types(table, name)}, or add the column by hand, and start the query "
@@ -244,7 +221,7 @@ def _type(table: str, name: str, needs: _Needs, declared: TableOptions, *, key: 
     return type_text
 
 
-def _key_type(table: str, name: str, needs: _Needs, declared: TableOptions) -> str:
+def _key_type(table: str, name: str, needs: ColumnNeeds, declared: TableOptions) -> str:
     type_text = _type(table, name, needs, declared, key=True)
     if parse_type(type_text).name in NO_KEYS:
         raise UnknownColumn(

@@ -27,10 +27,9 @@ from starrocks_txn_sink.options.table_rules import (
 )
 from starrocks_txn_sink.rows.columns import OWN_OP
 from starrocks_txn_sink.rows.key_sizes import LIMIT
-from starrocks_txn_sink.rows.target import MOST_BYTES, TargetColumn, parse_type
+from starrocks_txn_sink.rows.target import MOST_BYTES, NO_KEYS, TargetColumn, TargetType, parse_type
 from starrocks_txn_sink.rows.widening import fits_or_widens, holds, widened, wider_type
 from starrocks_txn_sink.sink.schema.plan import (
-    NO_KEYS,
     SchemaChange,
     TableLayout,
     alter_table,
@@ -421,12 +420,12 @@ def _alterations(
 ) -> Iterator[SchemaChange]:
     by_name = {column.name: column for column in target_columns}
     added = {name: kind for name, kind in wanted_table.new_types.items() if name not in by_name}
-    modified: dict[TargetColumn, str] = {}
+    modified: dict[TargetColumn, TargetType] = {}
     for name, kind in wanted_table.types.items():
         column = by_name.get(name)
         if column is None or holds(column.type, parse_type(kind)):
             continue
         wider = widened(column, parse_type(kind))
         if wider is not None:
-            modified[column] = str(wider)
+            modified[column] = wider
     yield from alter_table(database, wanted_table.name, added, modified)

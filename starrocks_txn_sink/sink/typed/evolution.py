@@ -15,17 +15,15 @@ from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.ledger import identifier
-from starrocks_txn_sink.rows.target import BITS, TargetColumn, parse_type
+from starrocks_txn_sink.rows.target import BITS, TEXT, TargetColumn, TargetType, parse_type
 from starrocks_txn_sink.sink.schema.changes import SqlTables, carry_out, changed
-from starrocks_txn_sink.sink.schema.plan import SchemaChange, alter_table, primary_key_table
+from starrocks_txn_sink.sink.schema.plan import SchemaChange, alter_table, primary_key_table, type_of_key
 from starrocks_txn_sink.sink.session import Session
 from starrocks_txn_sink.sink.typed.fit import Fit, fit, natural
 from starrocks_txn_sink.sink.typed.route import TableRoute
 from starrocks_txn_sink.sink.typed.tables import Columns, table_columns, table_models
 from starrocks_txn_sink.sql.connection import LeaderConnection
 from starrocks_txn_sink.telemetry import Listener
-
-_KEY_TEXT, _TEXT = "VARCHAR(255)", "VARCHAR(65533)"
 
 
 def plan_changes(
@@ -43,16 +41,20 @@ def plan_changes(
     return changes
 
 
-def type_of(source: T.DataType, *, key: bool = False) -> str:
-    """The type of a new column for `source`; raises InputError if StarRocks has no such type."""
+def type_of(source: T.DataType, text: str = TEXT) -> str:
+    """The type of a new column for `source`, with texts as `text`, those of its parts as STRING.
+
+    Raises InputError if StarRocks has no such type.
+    """
+    part = partial(type_of, text="STRING")
     if isinstance(source, T.StringType):
-        return _KEY_TEXT if key else _TEXT
+        return text
     if isinstance(source, T.ArrayType):
-        return f"ARRAY<{type_of(source.elementType)}>"
+        return f"ARRAY<{part(source.elementType)}>"
     if isinstance(source, T.MapType):
-        return f"MAP<{type_of(source.keyType, key=True)},{type_of(source.valueType)}>"
+        return f"MAP<{part(source.keyType)},{part(source.valueType)}>"
     if isinstance(source, T.StructType):
-        return f"STRUCT<{', '.join(f'{identifier(field.name)} {type_of(field.dataType)}' for field in source.fields)}>"
+        return f"STRUCT<{', '.join(f'{identifier(field.name)} {part(field.dataType)}' for field in source.fields)}>"
     closest = natural(source)
     if closest.name == "OTHER" or isinstance(source, T.NullType):
         raise InputError(
@@ -67,7 +69,7 @@ def _alterations(
 ) -> Iterator[SchemaChange]:
     by_name = {column.name.lower(): column for column in target_columns}
     added: dict[str, str] = {}
-    modified: dict[TargetColumn, str] = {}
+    modified: dict[TargetColumn, TargetType] = {}
     for name, source in route.sources.items():
         if source not in frame.names:
             continue
@@ -75,7 +77,7 @@ def _alterations(
         if column is None:
             added[name] = type_of(kind)
         elif _widens(kind, column):
-            modified[column] = type_of(kind)
+            modified[column] = parse_type(type_of(kind))
     yield from alter_table(database, route.table, added, modified)
 
 
@@ -102,9 +104,19 @@ def _creation(database: str, route: TableRoute, frame: T.StructType) -> Iterator
             f"The TableRoute of {route.table} names the keys {', '.join(missing)}, which are none of its columns.",
             hint="Name key columns among its columns.",
         )
-    names = [*route.keys, *(name for name in kinds if name not in route.keys)]
-    types = {name: type_of(kinds[name], key=name in route.keys) for name in names}
+    types = {name: _key_type(route.table, name, kinds[name]) for name in route.keys}
+    types |= {name: type_of(kind) for name, kind in kinds.items() if name not in route.keys}
     yield primary_key_table(database, route.table, types, route.keys)
+
+
+def _key_type(table: str, name: str, source: T.DataType) -> str:
+    type_ = type_of_key(type_of(source))
+    if not type_:
+        raise InputError(
+            f"The key {name} of the TableRoute of {table} is {source.simpleString()}, and StarRocks takes no such key.",
+            hint="Name another key, or cast the column before the sink.",
+        )
+    return type_
 
 
 def read_planned_changes(options: SinkOptions, routes: Sequence[TableRoute], frame: DataFrame) -> list[str]:

@@ -45,7 +45,6 @@ _NUMBERS: Final = (*BITS, "FLOAT", "DOUBLE", "DECIMAL")
 _NO_NUMBERS: Final = (
     ValueKind.TRUTH,
     ValueKind.TEXT,
-    ValueKind.LONG_TEXT,
     ValueKind.OVERSIZE,
     ValueKind.DOCUMENT,
     None,

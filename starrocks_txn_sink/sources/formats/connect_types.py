@@ -15,12 +15,10 @@ from typing import Any, Final
 
 from starrocks_txn_sink.compiled.layout import ConversionKind as Kind
 from starrocks_txn_sink.errors import InputError
-from starrocks_txn_sink.rows.target import MOST_BYTES, STRING_BYTES
+from starrocks_txn_sink.rows.target import KEY_TEXT, MOST_BYTES, NO_KEYS, STRING_BYTES, TEXT
 from starrocks_txn_sink.sources.formats.connect_values import Conversion, conversion_of, is_unsigned_bigint, source_type
 
-TEXT: Final = "STRING"
-LONG_TEXT: Final = f"VARCHAR({MOST_BYTES})"
-KEY_TEXT: Final = f"VARCHAR({STRING_BYTES})"
+STRING: Final = "STRING"
 MOST_DIGITS: Final = 38
 _BYTES_A_CHARACTER: Final = 4  # the source counts characters, StarRocks bytes of UTF-8
 _SOURCE: Final = "__debezium.source.column."
@@ -32,16 +30,16 @@ _PLAIN: Final = {
     "int64": "BIGINT",
     "float": "FLOAT",
     "double": "DOUBLE",
-    "string": TEXT,
-    "bytes": TEXT,
+    "string": STRING,
+    "bytes": STRING,
     "struct": "JSON",
     "map": "JSON",
 }
 _BY_KIND: Final = {
     Kind.DATE: "DATE",
     Kind.ISO_DATE: "DATE",
-    Kind.TIME: TEXT,
-    Kind.ISO_TIME: TEXT,
+    Kind.TIME: STRING,
+    Kind.ISO_TIME: STRING,
     Kind.TIMESTAMP: "DATETIME",
     Kind.ISO_TIMESTAMP: "DATETIME",
     Kind.DOCUMENT: "JSON",
@@ -49,7 +47,6 @@ _BY_KIND: Final = {
 }
 _CHARACTERS: Final = re.compile(r"(N?CHAR|N?VARCHAR2?|BPCHAR|(NATIONAL )?CHARACTER( VARYING)?)\b.*")
 _NUMERIC: Final = re.compile(r"(NUMERIC|DECIMAL|DEC|FIXED|NUMBER)\b.*")
-_NO_KEYS: Final = frozenset(("FLOAT", "DOUBLE", "DECIMAL", "JSON", "ARRAY"))
 
 _NO_TIME: Final = "StarRocks has no type for a time of the day"
 _NANOSECONDS: Final = (
@@ -92,7 +89,7 @@ class SourceColumn:
 
         A STRING that is there is not widened for its type alone: a value that is too long says so itself.
         """
-        return LONG_TEXT if self.long and self.type == TEXT else self.type
+        return TEXT if self.long and self.type == STRING else self.type
 
     @property
     def stands_for_bytes(self) -> bool:
@@ -102,7 +99,7 @@ class SourceColumn:
     @property
     def vague(self) -> bool:
         """Whether the type may be wider than the source's, because the schema does not say all of it."""
-        return (self.type == TEXT and not self.unlimited) or self.note == _NO_PRECISION
+        return (self.type == STRING and not self.unlimited) or self.note == _NO_PRECISION
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +139,9 @@ def _column(name: str, field: Mapping[str, Any]) -> SourceColumn:
     if conversion.kind is Kind.BITS:
         return _bits(name, field)
     if conversion.kind is Kind.TIMESTAMP and conversion.number > 6:
-        return SourceColumn(name, TEXT, _NANOSECONDS)
+        return SourceColumn(name, STRING, _NANOSECONDS)
     if conversion.kind in _BY_KIND:
-        return SourceColumn(name, _BY_KIND[conversion.kind], _NO_TIME if _BY_KIND[conversion.kind] == TEXT else "")
+        return SourceColumn(name, _BY_KIND[conversion.kind], _NO_TIME if _BY_KIND[conversion.kind] == STRING else "")
     return _plain(name, field, kind)
 
 
@@ -153,7 +150,7 @@ def _plain(name: str, field: Mapping[str, Any], kind: str) -> SourceColumn:
     if kind not in _PLAIN:
         return SourceColumn(name, "", refusal=f"{kind} is no type of Connect's JSON that is known here")
     if kind == "bytes":
-        return SourceColumn(name, TEXT, _BASE64, long=True)
+        return SourceColumn(name, STRING, _BASE64, long=True)
     if kind == "string":
         return _text(name, field)
     rounded = kind in ("float", "double") and _NUMERIC.fullmatch(source_type(field)) is not None
@@ -163,19 +160,19 @@ def _plain(name: str, field: Mapping[str, Any], kind: str) -> SourceColumn:
 def _text(name: str, field: Mapping[str, Any]) -> SourceColumn:
     source, length = source_type(field), _parameter(field, _SOURCE + "length")
     if source == "BYTEA":  # of PostgreSQL alone, which leaves unchanged values out
-        return SourceColumn(name, TEXT, _BYTES_AS_TEXT, long=True)
+        return SourceColumn(name, STRING, _BYTES_AS_TEXT, long=True)
     if field.get("name") or length is None or length < 1:  # the length of an ENUM is not that of its values
-        return SourceColumn(name, TEXT, unlimited=source == "TEXT", long=not field.get("name"))
+        return SourceColumn(name, STRING, unlimited=source == "TEXT", long=not field.get("name"))
     if _CHARACTERS.fullmatch(source):
         return SourceColumn(name, f"VARCHAR({min(length * _BYTES_A_CHARACTER, MOST_BYTES)})")
     if _NUMERIC.fullmatch(source):
         return _number(name, length, _parameter(field, _SOURCE + "scale") or 0)
-    return SourceColumn(name, TEXT, unlimited=source == "TEXT", long=True)
+    return SourceColumn(name, STRING, unlimited=source == "TEXT", long=True)
 
 
 def _decimal(name: str, field: Mapping[str, Any], conversion: Conversion) -> SourceColumn:
     if conversion.kind is Kind.VARIABLE_DECIMAL:
-        return SourceColumn(name, TEXT, _VARIABLE)
+        return SourceColumn(name, STRING, _VARIABLE)
     scale, precision = conversion.number, _parameter(field, "connect.decimal.precision")
     if is_unsigned_bigint(field):
         return SourceColumn(name, "LARGEINT")
@@ -192,7 +189,7 @@ def _number(name: str, precision: int, scale: int) -> SourceColumn:
     """A DECIMAL for numbers of `precision` digits; PostgreSQL's scale may be negative, or above the precision."""
     whole, fraction = max(precision - scale, 0), max(scale, 0)
     if whole + fraction > MOST_DIGITS:
-        return SourceColumn(name, TEXT, _TOO_WIDE)
+        return SourceColumn(name, STRING, _TOO_WIDE)
     return SourceColumn(name, f"DECIMAL({whole + fraction},{fraction})")
 
 
@@ -216,9 +213,9 @@ def key_column(column: SourceColumn) -> SourceColumn:
         return replace(column, type="", note="", refusal=reason)
     if kind == "DECIMAL":
         return replace(column, type="LARGEINT")
-    if kind.partition("<")[0] in _NO_KEYS:
+    if kind.partition("<")[0] in NO_KEYS:
         return replace(column, type="", note="", refusal=f"a key of {column.type}, which StarRocks does not take")
-    if kind == TEXT:
+    if kind == STRING:
         return replace(column, type=KEY_TEXT)
     if kind == "VARCHAR":
         return replace(column, type=f"VARCHAR({min(int(sizes[:-1]), STRING_BYTES)})")

@@ -33,6 +33,7 @@ from starrocks_txn_sink.coordinator.model import (
     BeginAction,
     CheckAction,
     Chunk,
+    ColumnNeeds,
     CommitAction,
     LoadAction,
     PositionSpan,
@@ -273,7 +274,14 @@ def test_what_no_lane_has_begun_is_not_rolled_back() -> None:
 
 
 LACKING = LanesResult(
-    [share("p")], missing=[{"t": {"b": ["TEXT"]}}, {"t": {"a": ["LONG"], "b": ["INTEGER"]}, "s": {"c": []}}]
+    [share("p")],
+    missing=[
+        {"t": {"b": ColumnNeeds(("TEXT",), ("INT",))}},
+        {
+            "t": {"a": ColumnNeeds(("LONG",)), "b": ColumnNeeds(("INTEGER",), ("BIGINT", "INT"), filled=True)},
+            "s": {"c": ColumnNeeds()},
+        },
+    ],
 )
 
 
@@ -283,7 +291,10 @@ def test_tables_change_between_two_labels_and_the_lanes_run_again() -> None:
     names = [type(order).__name__ for order in script.orders[:6]]
     assert names == ["BeginAction", "RunLanes", "RollbackAction", "ChangeTables", "BeginAction", "RunLanes"]
     (change,) = script.of(ChangeTables)
-    assert change.missing == {"s": {"c": []}, "t": {"b": ["INTEGER", "TEXT"], "a": ["LONG"]}}
+    assert change.missing == {
+        "s": {"c": ColumnNeeds()},
+        "t": {"b": ColumnNeeds(("INTEGER", "TEXT"), ("BIGINT", "INT"), filled=True), "a": ColumnNeeds(("LONG",))},
+    }
     first, second = script.of(RunLanes)
     assert (first.seconds, first.label != second.label) == (second.seconds, True)
     assert receipt.attempts == 2

@@ -14,7 +14,7 @@ import pytest
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink import SinkOptions
 from starrocks_txn_sink.clock import Deadline, SystemClock
-from starrocks_txn_sink.coordinator.model import MissingColumns
+from starrocks_txn_sink.coordinator.model import ColumnNeeds, missing_of_words
 from starrocks_txn_sink.errors import DeadlineExceeded, QueryFailed, QueryRefused, UnknownColumn
 from starrocks_txn_sink.options import TableOptions
 from starrocks_txn_sink.rows.target import TargetColumn, parse_type
@@ -28,7 +28,7 @@ from starrocks_txn_sink.writer.table_checks import KnownColumns
 from tests.support.manual_clock import ManualClock
 from tests.support.query_port import query
 
-PLAN = partial(plan_missing, "shop", {"t": {"a": ["LONG"], "b": ["TEXT"]}}, tables={})
+PLAN = partial(plan_missing, "shop", {"t": {"a": ColumnNeeds(("LONG",)), "b": ColumnNeeds(("TEXT",))}}, tables={})
 
 
 def columns(*names: str) -> dict[str, tuple[TargetColumn, ...]]:
@@ -138,7 +138,7 @@ def test_another_drivers_change_is_waited_for_and_the_rest_is_made() -> None:
     """Whether it was under way before, or has begun at the same time."""
     server = Server()
     server.begin("a", seconds=5.0)
-    assert [sql.split("COLUMN ", 1)[1] for sql in server.carry_out()] == ["`b` VARCHAR(65533) NULL"]
+    assert [sql.split("COLUMN ", 1)[1] for sql in server.carry_out()] == ["`b` VARCHAR(1048576) NULL"]
 
     def race(server: Server) -> None:
         server.begin("a", seconds=5.0)
@@ -176,12 +176,12 @@ def test_a_change_that_does_not_end_meets_the_deadline() -> None:
 # --- over SQL, on the emulator ---
 
 
-def add(server: Emulator, missing: MissingColumns, **options: Any) -> tuple[list[str], Session]:
+def add(server: Emulator, missing: dict[str, dict[str, list[str]]], **options: Any) -> tuple[list[str], Session]:
     sink_options = SinkOptions(
         load_url=server.load_url, query_url=server.query_url, database="shop", job="j", **options
     )
     session, events = Session("key", "j", "epoch", "checkpoint"), list[Event]()
-    add_missing(sink_options, session, events.append, missing, Deadline.after(30.0, SystemClock()))
+    add_missing(sink_options, session, events.append, missing_of_words(missing), Deadline.after(30.0, SystemClock()))
     return [event.fields["statement"] for event in events if event.name == "schema.changed"], session
 
 

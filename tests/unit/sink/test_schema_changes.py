@@ -45,7 +45,7 @@ def test_what_fits_needs_no_change() -> None:
 def test_lacking_columns_are_added_and_narrow_ones_widened() -> None:
     target = columns(id="bigint", big="smallint", d="float", m2="decimal(10, 2)")
     assert statements(target, "id", "big", "d", "m2", "text") == [
-        "ALTER TABLE `shop`.`t` ADD COLUMN `text` VARCHAR(65533) NULL, MODIFY COLUMN `big` BIGINT NULL, "
+        "ALTER TABLE `shop`.`t` ADD COLUMN `text` VARCHAR(1048576) NULL, MODIFY COLUMN `big` BIGINT NULL, "
         "MODIFY COLUMN `d` DOUBLE NULL, MODIFY COLUMN `m2` DECIMAL(12,2) NULL"
     ]
 
@@ -94,7 +94,7 @@ def test_decimals_grow_on_both_sides_or_not_at_all() -> None:
 def test_a_table_is_created_for_a_route_with_keys() -> None:
     (sql,) = statements({}, "text", "big", "id", keys=("id",))
     assert sql == (
-        "CREATE TABLE IF NOT EXISTS `shop`.`t` (`id` BIGINT NOT NULL, `text` VARCHAR(65533) NULL, `big` BIGINT NULL) "
+        "CREATE TABLE IF NOT EXISTS `shop`.`t` (`id` BIGINT NOT NULL, `text` VARCHAR(1048576) NULL, `big` BIGINT NULL) "
         "PRIMARY KEY (`id`) DISTRIBUTED BY HASH (`id`)"
     )
     assert statements({}, "id") == []
@@ -143,7 +143,7 @@ def test_tables_are_created_widened_and_extended_over_sql(server: Emulator) -> N
             assert [event.name for event in events].count("schema.changed") == count
         assert session.tables.models["t"] == "PRIMARY_KEYS"
         rows = connection.query("SELECT COLUMN_NAME, COLUMN_TYPE FROM information_schema.columns", (), deadline)
-        assert rows == [("id", "bigint(20)"), ("small", "bigint(20)"), ("text", "varchar(65533)")]
+        assert rows == [("id", "bigint(20)"), ("small", "bigint(20)"), ("text", "varchar(1048576)")]
 
 
 def test_a_hostile_column_drops_no_other_one(server: Emulator) -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from starrocks_txn_sink.clock import Deadline, SystemClock
-from starrocks_txn_sink.coordinator.model import FILLED
+from starrocks_txn_sink.coordinator.model import ColumnNeeds
 from starrocks_txn_sink.errors import UnknownColumn
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.rows.columns import PARTITION, PAYLOAD, POSITION, TABLE
@@ -102,12 +102,14 @@ def test_a_dropped_column_that_the_sink_adds_again_is_null_in_all_rows_and_the_l
     row = rows('{"id":"1","note":"x","late":"y"}')
     with pytest.raises(TablesLackColumns) as new:
         lacking(checks_of(clock, known, schema_changes="apply"), row)
-    assert new.value.columns == {"items": {"late": ["TEXT"]}}
+    assert new.value.columns == {"items": {"late": ColumnNeeds(("TEXT",))}}
     table.names = ("id",)
     clock.advance(61)
     with pytest.raises(TablesLackColumns) as late:
         lacking(checks_of(clock, known, schema_changes="apply"), row)
-    assert late.value.columns == {"items": {"late": ["TEXT"], "note": ["TEXT", FILLED]}}
+    assert late.value.columns == {
+        "items": {"late": ColumnNeeds(("TEXT",)), "note": ColumnNeeds(("TEXT",), filled=True)}
+    }
 
 
 def lacking(checks: TableChecks, batch: pa.RecordBatch) -> None:

@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 from starrocks_txn_sink.assembler.rules.model import AssemblerState, Counters
 from starrocks_txn_sink.assembler.rules.spill import BlobPlace, CarriedState
 from starrocks_txn_sink.coordinator.coordinator import LaneShare
-from starrocks_txn_sink.coordinator.model import PositionSpan, Receipt, RegionCount
+from starrocks_txn_sink.coordinator.model import ColumnNeeds, PositionSpan, Receipt, RegionCount
 from starrocks_txn_sink.errors import LoadFailed, add_note, notes_of
 from starrocks_txn_sink.events import EVENTS
 from starrocks_txn_sink.rows.segments import Skip
@@ -93,6 +93,13 @@ reports = st.builds(
 carried = st.builds(
     CarriedState, st.just(AssemblerState()), st.dictionaries(counts, st.builds(BlobPlace, names, counts))
 )
+needs = st.builds(
+    ColumnNeeds,
+    st.lists(st.sampled_from(["TEXT", "LONG"])).map(tuple),
+    st.lists(st.sampled_from(["INT", "DECIMAL(9,2)"])).map(tuple),
+    st.booleans(),
+)
+missing = st.dictionaries(names, st.dictionaries(names, needs, max_size=2), max_size=2)
 states = st.builds(
     CarryOver,
     partitions=st.dictionaries(names, carried, max_size=2),
@@ -101,10 +108,9 @@ states = st.builds(
     inline=st.dictionaries(names, st.binary(max_size=20), max_size=2),
     small=st.booleans(),
     malformed=counts,
+    described=missing,
 )
-lacks = st.builds(
-    TablesLack, st.dictionaries(names, st.dictionaries(names, st.lists(st.sampled_from(["TEXT", "LONG"])), max_size=2))
-)
+lacks = st.builds(TablesLack, missing)
 shares = st.builds(
     LaneShare,
     st.lists(receipts, max_size=2).map(tuple),

@@ -10,6 +10,7 @@ import pytest
 
 from starrocks_txn_sink import DebeziumAssembly
 from starrocks_txn_sink.clock import Deadline
+from starrocks_txn_sink.coordinator.model import ColumnNeeds
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.rows.target import TargetColumn, parse_type
 from starrocks_txn_sink.writer.assembling import LaneAssembler
@@ -57,7 +58,7 @@ def test_a_column_too_narrow_for_a_waiting_row_is_found_when_its_schema_is_read(
     assert rows == []
     with pytest.raises(TablesLackColumns) as found:
         list(checks(lane).until_columns_lack(iter(())))
-    assert found.value.columns == {"orders": {"id": ["=BIGINT"]}}
+    assert found.value.columns == {"orders": {"id": ColumnNeeds(types=("BIGINT",))}}
     lane.close()
 
 
