@@ -5,17 +5,18 @@ different speeds. The connector is killed in the middle of transactions, and sen
 and an END of its own, or transactions that it has sent before. Without, each change is a source transaction by itself,
 at its offset, with messages between them that have no row.
 
-A database that was set back follows in the same topics: with lower places, as a source partition of its own.
+In the end something may follow in the same topics: a database that was set back, with lower places, as a source
+partition of its own; or another server that took over, whose log has lower places and whose GTIDs are new.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 import pyarrow as pa
@@ -28,6 +29,10 @@ from .source import Cut, Row, SourceTransaction, further_transactions
 
 _MARKERS = "transaction"
 _FIRST_ID = 700
+_SERVERS = ("5a1f0c3e-0000-4000-8000-00000000000a", "5a1f0c3e-0000-4000-8000-00000000000b")
+
+Follow = Literal["", "set_back", "taken_over"]
+"""What follows in the end; all transactions have GTIDs where a server is to be `taken_over`."""
 _NO_ROWS = (None, {"ts_ms": 1}, {"ddl": "ALTER …", "tableChanges": []})
 
 
@@ -73,14 +78,14 @@ class Proof:
 
 
 def debezium_source(
-    truth: list[list[SourceTransaction]], rng: Random, *, whole: bool, set_back: bool = False
+    truth: list[list[SourceTransaction]], rng: Random, *, whole: bool, follow: Follow = ""
 ) -> DebeziumSource:
     """The messages of `truth`, or, without `whole`, of its rows, each of which is then a source transaction.
 
-    With `set_back` the database of each source partition is set back in the end, and goes on from there.
+    With `follow` the database of each source partition goes on differently in the end.
     """
     if whole:
-        logs = [_whole(transactions, rng, set_back=set_back) for transactions in truth]
+        logs = [_whole(transactions, rng, follow) for transactions in truth]
     else:
         logs = [_single(transactions, rng) for transactions in truth]
     slices = [sliced(events, rng) for events, _, _ in logs]
@@ -132,7 +137,10 @@ class _Connector:
 
     partition: str
     rng: Random
+    gtids: bool = False
     now: int = 0
+    taken_over: int = 0  # source transactions of the server before
+    shift: int = 0  # from the places in this server's log to the released ones
     deliveries: list[_Delivery] = field(default_factory=list)
     queues: dict[str, list[tuple[int, int, dict[str, Any]]]] = field(default_factory=dict)
 
@@ -147,24 +155,39 @@ class _Connector:
     ) -> None:
         """The rows `first` to `upto` of a transaction, numbered from 1; without END the connector was killed."""
         self.deliveries.append(_Delivery((transaction.partition, transaction.number), needed))
-        begin = transaction.position - len(transaction.rows) - 1
-        xid = _FIRST_ID + transaction.number + 50 * (transaction.partition != self.partition)
+        begin = transaction.position - self.shift - len(transaction.rows) - (not self.gtids)
+        if self.taken_over > transaction.number:
+            begin = self.rng.randint(0, transaction.position)  # its place in the log of the server that took over
         rows = transaction.rows[first:upto]
-        self.send(_MARKERS, {"status": "BEGIN", "id": f"{xid}:{begin}", "ts_ms": 1})
+        self.send(_MARKERS, {"status": "BEGIN", "id": self._id(transaction, begin), "ts_ms": 1})
         for order, row in enumerate(rows, 1):
-            lsn = begin + first + order
-            reference = {"id": f"{xid}:{lsn}", "total_order": order, "data_collection_order": 1}
-            self.send(row[0], _change(self.partition, row, lsn) | {"transaction": reference})
+            place = begin + first + order
+            reference = {"id": self._id(transaction, place), "total_order": order, "data_collection_order": 1}
+            self.send(row[0], self._change(row, place) | {"transaction": reference})
         if ended:
             counts = Counter(f"public.{table}" for table, _ in rows)
             listed = [{"data_collection": name, "event_count": count} for name, count in counts.items()]
             end = {
                 "status": "END",
-                "id": f"{xid}:{transaction.position}",
+                "id": self._id(transaction, begin + len(transaction.rows) + 1),
                 "event_count": len(rows),
                 "data_collections": listed,
             }
             self.send(_MARKERS, end)
+
+    def _id(self, transaction: SourceTransaction, place: int) -> str:
+        number = transaction.number + 1
+        if self.gtids:
+            server = self.taken_over and transaction.number >= self.taken_over
+            return f"{_SERVERS[bool(server)]}:{number - (self.taken_over if server else 0)}"
+        return f"{_FIRST_ID + number + 50 * (transaction.partition != self.partition)}:{place}"
+
+    def _change(self, row: Row, place: int) -> dict[str, Any]:
+        change = _change(self.partition, row, place)
+        if self.gtids:
+            named = {"connector": "mysql", "name": self.partition, "db": "public", "table": row[0]}
+            change["source"] = named | {"file": "binlog.000000", "pos": place}
+        return change
 
     def messages(self) -> Iterator[tuple[int, int, str, dict[str, Any]]]:
         """All messages; no topic is read further ahead of the others than some of them."""
@@ -194,12 +217,20 @@ class _Delivery:
             self.begin = offset
 
 
-def _whole(transactions: list[SourceTransaction], rng: Random, *, set_back: bool = False) -> Log:
-    connector = _Connector(transactions[0].partition, rng)
+def _whole(transactions: list[SourceTransaction], rng: Random, follow: Follow) -> Log:
+    connector = _Connector(transactions[0].partition, rng, gtids=follow == "taken_over")
     for transaction in transactions:
         _send(connector, transaction, transactions[: transaction.number], rng)
-    if set_back:
-        later = further_transactions(begins(connector.partition, connector.now + 1), transactions[-1].position, rng)
+    last = transactions[-1].position
+    if follow == "taken_over":
+        later = further_transactions(connector.partition, last, rng, after=len(transactions))
+        connector.taken_over, connector.shift = len(transactions), last + 1 - later[0].position
+        later = [_moved(transaction, connector.shift) for transaction in later]
+        transactions = [*transactions, *later]
+        for transaction in later:
+            _send(connector, transaction, transactions[: transaction.number], rng)
+    elif follow:
+        later = further_transactions(begins(connector.partition, connector.now + 1), last, rng)
         for transaction in later:
             _send(connector, transaction, later[: transaction.number], rng)
         transactions = [*transactions, *later]
@@ -208,6 +239,13 @@ def _whole(transactions: list[SourceTransaction], rng: Random, *, set_back: bool
         connector.deliveries[number].take(len(events), value)
         events.append(_event(connector.partition, len(events), f"{connector.partition}.{topic}", value, time))
     return events, transactions, [_proof(connector.deliveries, transaction) for transaction in transactions]
+
+
+def _moved(transaction: SourceTransaction, shift: int) -> SourceTransaction:
+    """The same at the released position."""
+    position = transaction.position + shift
+    rows = [(table, orjson.dumps(orjson.loads(content) | {"x": position})) for table, content in transaction.rows]
+    return replace(transaction, position=position, rows=tuple(rows))
 
 
 def _proof(deliveries: list[_Delivery], transaction: SourceTransaction) -> Proof:

@@ -21,14 +21,15 @@ from starrocks_txn_sink.writer.worker import Attempt
 
 from .assembling_driver import AssemblingDriver, Counter
 from .assembling_world import AssemblingWorld
-from .debezium_log import DebeziumSource, debezium_source, message_batches, read_batches
+from .debezium_log import DebeziumSource, Follow, debezium_source, message_batches, read_batches
 from .driver import DATABASE, Checkpoint, Driver
 from .event_log import EventSource
 from .source import Cut, Source
 from .trace import Say
 from .world import History
 
-SET_BACK = 5
+FOLLOW: dict[int, Follow] = {5: "set_back", 7: "taken_over", 11: "set_back"}
+"""What follows in the end, by the seed's rest of twelve."""
 WHOLE, NONE = DebeziumAssembly(reader="spark"), DebeziumAssembly(reader="spark", transactions="none")
 
 
@@ -39,13 +40,13 @@ class DebeziumWorld(AssemblingWorld):
     would be missing in another one's state, and of Debezium's transactions nothing says so: they would never add up.
 
     In every third of these the database is set back in the end. A driver that meets this ends, and the next one has
-    what the error says. Nothing of either source is lost then, or there twice.
+    what the error says. Nothing of either source is lost then, or there twice. In every sixth of these another server
+    takes over.
     """
 
     def _events_of(self, source: Source) -> EventSource:
         self.assembly = WHOLE if self.seed % 2 else NONE
-        set_back = self.seed % 6 == SET_BACK
-        return debezium_source(source.truth, self.rng, whole=self.seed % 2 == 1, set_back=set_back)
+        return debezium_source(source.truth, self.rng, whole=self.seed % 2 == 1, follow=FOLLOW.get(self.seed % 12, ""))
 
     def _shares_logs(self) -> bool:
         return self.assembly.transactions == "whole" or self.seed // 2 % 2 == 0

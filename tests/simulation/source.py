@@ -77,13 +77,14 @@ def _partition(name: str, rng: Random) -> list[SourceTransaction]:
     return transactions
 
 
-def further_transactions(name: str, upto: int, rng: Random) -> list[SourceTransaction]:
-    """Those of the source partition `name`; the first one ends up to `upto`, the last one behind it."""
+def further_transactions(name: str, upto: int, rng: Random, after: int = 0) -> list[SourceTransaction]:
+    """Those of the source partition `name`, numbered from `after`: the first ends up to `upto`, the last behind."""
     transactions: list[SourceTransaction] = []
     position = rng.randint(min(8, upto), upto)
     least = rng.randint(1, 5)
     while len(transactions) < least or transactions[-1].position <= upto:
-        transactions.append(SourceTransaction(name, len(transactions), position, _rows(name, position, rng)))
+        number = after + len(transactions)
+        transactions.append(SourceTransaction(name, number, position, _rows(name, position, rng)))
         position += rng.randint(8, 30)
     return transactions
 

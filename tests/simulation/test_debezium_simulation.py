@@ -42,5 +42,5 @@ def test_equal_seeds_give_equal_histories() -> None:
     ],
 )
 def test_a_planted_bug_is_noticed(name: str) -> None:
-    _, seeds, text, _ = seeds_needed(name, SEEDS)
+    _, seeds, text, _ = seeds_needed(name, 2 * SEEDS)
     assert seeds is not None, text

@@ -10,7 +10,7 @@ of its BEGIN (PostgreSQL). Otherwise rows between the two deliveries may still b
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +23,8 @@ from starrocks_txn_sink.assembler.verified import intake as v
 
 NOWHERE = np.iinfo(np.int64).min
 """The integer that stands for NULL."""
-_PLACE = (v.COLLECTION, model.POSITION, model.OP)
+_CONTENT = (v.COLLECTION, model.OP)
+_PLACE = (*_CONTENT, model.POSITION)
 
 WithRows = Callable[[pa.Table], pa.Table]
 """The events with their column `row`, which a lane keeps apart from the other columns."""
@@ -35,13 +36,15 @@ def integer_column(events: pa.Table, column: str, null: int = NOWHERE) -> Indexe
     return values
 
 
-def same_rows(events: pa.Table, ours: Indexes, theirs: Indexes, with_rows: WithRows) -> Mask:
-    """Whether each row at the places `ours` has the content of the row at `theirs`; their numbers may differ."""
+def same_rows(
+    events: pa.Table, ours: Indexes, theirs: Indexes, with_rows: WithRows, columns: Sequence[str] = _PLACE
+) -> Mask:
+    """Whether each row at the places `ours` has the `columns` and content of the row at `theirs`, in any order."""
     same = np.ones(len(ours), dtype=bool)
     if not len(ours):
         return same
     our_events, their_events = events.take(pa.array(ours)), events.take(pa.array(theirs))
-    for column in _PLACE:
+    for column in columns:
         same &= same_values(our_events[column], their_events[column]).to_numpy()
     alike = pa.array(np.flatnonzero(same))
     ours_read, theirs_read = (with_rows(rows.take(alike))[model.ROW] for rows in (our_events, their_events))
@@ -53,12 +56,14 @@ def same_rows(events: pa.Table, ours: Indexes, theirs: Indexes, with_rows: WithR
 class Joined:
     """The places of a transaction's rows, in order, and of the END that proves them.
 
-    `trusted`: only if no row between two deliveries is missing, which time alone says.
+    `trusted`: only if no row between two deliveries is missing, which time alone says. `foreign`: the place of the
+    BEGIN of a later delivery that has rows of another transaction with the same id; -1: none.
     """
 
     rows: Indexes
     end: int
     trusted: bool = False
+    foreign: int = -1
 
 
 def join_deliveries(
@@ -121,9 +126,15 @@ class _CutTransactions:
                 continue
             rows = np.concatenate([rows_before[:start], delivery.rows])
             if self._proves(delivery) and (np.diff(self.position[rows]) >= 0).all():
-                return Joined(rows, delivery.end, trusted=complete)
+                foreign = (later.begin for later in deliveries[number + 1 :] if not self._repeats(rows, later))
+                return Joined(rows, delivery.end, trusted=complete, foreign=next(foreign, -1))
             rows_before = rows if len(rows) > len(rows_before) else rows_before
         return None
+
+    def _repeats(self, rows: Indexes, later: _Delivery) -> bool:
+        """Whether the first row of a later delivery is one of the transaction's `rows`, wherever it stands."""
+        ours, theirs = np.repeat(later.rows[:1], len(rows)), rows
+        return not len(ours) or bool(same_rows(self.events, ours, theirs, self.with_rows, _CONTENT).any())
 
     def _deliveries(self, places: Indexes) -> list[_Delivery] | None:
         """The deliveries in the order of their BEGINs; None without timestamps that tell them apart."""

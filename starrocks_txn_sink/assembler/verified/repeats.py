@@ -201,6 +201,17 @@ def known_id(source: str, txn_id: str, position: int, last_position: int) -> Sou
     )
 
 
+def two_of_one_id(source: str, txn_id: str, position: int) -> SourceChanged:
+    """The error for two transactions with one id, both of which are read now."""
+    return SourceChanged(
+        "Two transactions have the same id: the source was recreated or rewound between them. None was written.",
+        hint=_HINT,
+        source=source,
+        txn_id=txn_id,
+        position=position,
+    )
+
+
 def _disproved(source: str, repeats: Placed, at: int, place: int) -> SourceChanged:
     return SourceChanged(
         "A transaction is at, or between, places that are read already, and others were there before: the source was "

@@ -135,7 +135,7 @@ class VerifiedAssembler:
         table = table.combine_chunks()  # rows are taken from it piece by piece
         counts = tally.tally(table, now - (self.policy.open_timeout or math.inf), with_rows)
         known = _is_in(counts.ids, state.settled)
-        self._refuse_known_ids(counts, known, state, everything)
+        self._refuse_known_ids(table, counts, known, state, everything)
         classes = tally.classify(counts, state.last_position, state.past, known)
         self._refuse(table, counts, classes, now)
         judgement = _JudgedEvents(table, replace(counts, position=classes.position), classes)
@@ -153,9 +153,18 @@ class VerifiedAssembler:
         return _judgement(judgement, state, counters, expired, letters, notices)
 
     def _refuse_known_ids(
-        self, counts: Tally, known: Mask, state: VerifiedState, everything: Sequence[pa.Table]
+        self, table: pa.Table, counts: Tally, known: Mask, state: VerifiedState, everything: Sequence[pa.Table]
     ) -> None:
-        """Raise SourceChanged for a transaction that ends above the last position, and has a `known` id: no GTID."""
+        """Raise SourceChanged for a transaction that has the id of another one.
+
+        The other one is here, too, or its id is `known`, no GTID, and this one ends above the last position.
+        """
+        twice = np.flatnonzero(counts.foreign >= 0)
+        if len(twice):
+            times = integer_column(table, v.TIMESTAMP)[counts.foreign[twice]]
+            first = int(twice[times.argmin()])
+            error = repeats.two_of_one_id(self.source, counts.ids[first].as_py(), int(counts.position[first]))
+            raise self._with_time(error, int(times.min()))
         last, positions = state.last_position, counts.position + state.past.shift
         if last is None or not known.any():
             return
@@ -184,7 +193,9 @@ class VerifiedAssembler:
 
     def _with_way_on(self, error: SourceChanged, events: Sequence[pa.Table], ids: set[str]) -> SourceChanged:
         """The same error with what to set, so that the transactions `ids` are those of a new source."""
-        time = _time_of(pa.concat_tables(events), ids)
+        return self._with_time(error, _time_of(pa.concat_tables(events), ids))
+
+    def _with_time(self, error: SourceChanged, time: int | None) -> SourceChanged:
         if time is None:
             return error
         name = begins(self.source.rpartition("@")[0] or self.source, time)

@@ -51,6 +51,7 @@ class Tally:
     whole: Mask
     overdue: Mask  # not whole, and the first event arrived too long ago
     position: Indexes  # the highest of the rows and the END
+    foreign: Indexes  # the BEGIN from which on rows are of another transaction with the same id; -1: none
     trusted: Mask  # whole, as far as time tells: no count proves that nothing lies between two deliveries
 
 
@@ -104,11 +105,13 @@ def tally(events: pa.Table, arrived_before: float, with_rows: WithRows) -> Tally
     is_cut[list(joined)] = True
     repeated &= ~np.append(is_cut, False)[code]
     surplus = (is_row | is_end) & ~repeated & ~needed
+    foreign = np.full(len(ids), -1, dtype=np.int64)
+    foreign[list(joined)] = [delivery.foreign for delivery in joined.values()]
     trusted = np.zeros(len(ids), dtype=bool)
     trusted[[transaction for transaction, delivery in joined.items() if delivery.trusted]] = True
     return Tally(
         ids, code, end, commit, rows, first, count, repeated, surplus, conflict, unproven, expected, collections_agree,
-        whole, overdue & ~whole, position, trusted & whole,
+        whole, overdue & ~whole, position, foreign, trusted & whole,
     )  # fmt: skip
 
 

@@ -121,6 +121,14 @@ def _of_another_source(event: Fields) -> Fields:
     return event | {"position": event["position"] + 3} | ({"row": '{"n": 77}'} if "row" in event else {})
 
 
+@pytest.mark.parametrize("names", ["{}", UUID + ":{}"])
+def test_two_transactions_of_one_id_in_a_micro_batch_are_of_two_sources(names: str) -> None:
+    lanes = Lanes()
+    restored = list(map(_of_another_source, many(range(5, 12), 9_000, names, sequence=500)))
+    assert lanes.feed_until_accepted([*many(range(1, 11), 0, names), *restored]) == [begins("shop", 9_000)]
+    assert [position // 10 for _, _, position in lanes.out] == [*range(1, 11), *range(5, 12)]
+
+
 def test_rows_of_a_known_id_that_come_before_their_end_are_of_the_new_source_too() -> None:
     lanes = Lanes()
     lanes.feed(many(range(1, 2001), 0))

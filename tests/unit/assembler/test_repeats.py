@@ -161,6 +161,17 @@ def test_a_source_that_counts_from_one_again_is_found_out_whatever_the_size_of_a
     assert bench.total.released == 500
 
 
+def test_what_goes_back_needs_a_proof_of_its_own() -> None:
+    """Only the first event is remembered: what comes behind a copy of it, from in front, may be another source's."""
+    history = extended(b"", 1, np.array([0]), np.array([30]), [7], 256)
+    verdict = judge(history, None, np.array([30, 8, 27]), lambda at: [7] * len(at), newer=False)
+    assert isinstance(verdict, Verdict)
+    assert (verdict.proved.tolist(), verdict.run) == ([True, False, False], Run(8, 27, 3, proved=False))
+    verdict = judge(history, Run(8, 30, 3, proved=True), np.array([20]), lambda at: [7] * len(at), newer=False)
+    assert isinstance(verdict, Verdict)
+    assert not verdict.proved.any()
+
+
 @pytest.mark.parametrize("size", [7, 100, 2000])
 @pytest.mark.parametrize("written_by", [9, 2000])
 def test_a_producer_that_begins_again_anywhere_is_believed(size: int, written_by: int) -> None:
