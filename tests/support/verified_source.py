@@ -158,7 +158,7 @@ class Stage:
     def waiting(self) -> list[Fields]:
         """The held events that are no part of what has the id of a settled transaction."""
         held = [event for number in self.blobs for event in self._blob(number).to_pylist()]
-        return [event for event in held if event["txn_id"] not in self.state.settled]
+        return [event for event in held if event["txn_id"] not in self.state.settled.ids]
 
     def places(self) -> list[tuple[Any, ...]]:
         return [(row["txn_id"], row["position"], row["seq"], row["transaction_end"]) for row in self.out]

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from starrocks_txn_sink.assembler.rules import history, model
 from starrocks_txn_sink.assembler.rules.intake import Mask
 from starrocks_txn_sink.assembler.verified.gtids import SeenGtids
-from starrocks_txn_sink.assembler.verified.repeats import POSITIONS, Past
+from starrocks_txn_sink.assembler.verified.repeats import POSITIONS, Past, Settled
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.protocol.snapshots import Marks
 
@@ -114,7 +114,7 @@ class VerifiedState:
     blobs: tuple[HeldBlob, ...] = ()
     next_blob: int = 0
     oldest: float | None = None  # arrival time of the oldest event of an incomplete transaction
-    settled: tuple[str, ...] = ()  # newest ids of released transactions, and of those that came again
+    settled: Settled = field(default_factory=Settled)
     quarantined: tuple[str, ...] = ()  # newest ids of quarantined transactions
     snapshots: int = 0
     letters: int = 0
@@ -147,7 +147,8 @@ class VerifiedState:
         """The state that `to_json` wrote; InputError when another format wrote it."""
         value = model.read_header(text)
         value["blobs"] = tuple(HeldBlob(**document) for document in value["blobs"])
-        value["settled"], value["quarantined"] = tuple(value["settled"]), tuple(value["quarantined"])
+        value["settled"] = Settled.from_document(value["settled"])
+        value["quarantined"] = tuple(value["quarantined"])
         if value.pop("recent", None) is not None:  # a state of an earlier release
             value["past"] = Past({POSITIONS: history.of_earlier_release(b"")}, gtids=SeenGtids(whole=False))
         else:
@@ -187,7 +188,7 @@ def validate_events(state: VerifiedState, events: pa.Table, source: str) -> Veri
     check_events(events, source)
     data = _rows(events)
     snapshots = int(pc.sum(pc.and_(events[STATUS].is_null(), events[model.TXN_ID].is_null())).as_py() or 0)
-    is_settled = pc.is_in(events[model.TXN_ID], value_set=pa.array(state.settled, pa.string()), skip_nulls=True)
+    is_settled = pc.is_in(events[model.TXN_ID], value_set=pa.array(state.settled.ids, pa.string()), skip_nulls=True)
     quarantined = pc.is_in(events[model.TXN_ID], value_set=pa.array(state.quarantined, pa.string()), skip_nulls=True)
     quarantined = pc.and_(quarantined, pc.invert(is_settled))
     is_counted = pc.fill_null(pc.not_equal(events[STATUS], BEGIN), True)  # a BEGIN that comes again is not counted

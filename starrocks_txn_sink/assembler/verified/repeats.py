@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from starrocks_txn_sink.assembler.rules import history, model
 from starrocks_txn_sink.assembler.rules.history import Run
 from starrocks_txn_sink.assembler.rules.intake import Indexes
-from starrocks_txn_sink.assembler.verified.gtids import SeenGtids, by_server
+from starrocks_txn_sink.assembler.verified.gtids import Mask, SeenGtids, by_server, has_gtid
 from starrocks_txn_sink.errors import SourceChanged
 from starrocks_txn_sink.rows.metadata import without_time
 
@@ -33,6 +35,7 @@ _MOST_UNPROVED: Final = 100_000
 """Transactions that wait for a proof: a repeat has one sooner unless it comes from further back than thrice as many."""
 _REMEMBERED: Final = 256  # newest transactions of a log whose places the state has without a gap
 _CONTENT_BITS: Final = 16  # of a checksum; the others are of the id
+_NOWHERE: Final = np.iinfo(np.int64).min
 _CONTENT: Final = (1 << _CONTENT_BITS) - 1
 _COLLECTION: Final = "collection"
 
@@ -80,6 +83,53 @@ class Past:
     def waits(self, log: str) -> bool:
         """Whether a transaction of the log may get its proof later."""
         return bool(self.histories.get(log)) and self.knows_all(log)
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The newest ids of transactions that were released, or came again, each with a hash of its END's place.
+
+    A transaction with the same id and another place is another one: of a source that counts from an old number on. The
+    hash is 0 where the END has no place of its own; a GTID is the place itself.
+    """
+
+    ids: tuple[str, ...] = ()
+    places: bytes = b""
+
+    @classmethod
+    def from_document(cls, document: Any) -> Settled:
+        """Those that a state's JSON has; one of an earlier release has no places."""
+        if isinstance(document, dict):
+            return cls(tuple(document["ids"]), base64.b64decode(document["places"]))
+        return cls(tuple(document), bytes(4 * len(document)))
+
+    def known(self, ids: pa.Array) -> Mask:
+        """Mask of the `ids` that are among these."""
+        mask: Mask = pc.is_in(ids, pa.array(self.ids, pa.string())).to_numpy(zero_copy_only=False)
+        return mask
+
+    def elsewhere(self, ids: pa.Array, places: Indexes) -> Mask:
+        """Mask of the ENDs of known `ids` that are at another place; the smallest integer: unknown."""
+        at = pc.fill_null(pc.index_in(ids, pa.array(self.ids, pa.string())), -1).to_numpy()
+        before = np.append(np.frombuffer(self.places, np.uint32), np.uint32(0))[at]
+        now = _hashes(ids, places)
+        mask: Mask = (before != now) & (before != 0) & (now != 0)
+        return mask
+
+    def and_more(self, ids: pa.Array, places: Indexes, most: int) -> Settled:
+        """These and others, the newest `most` of them."""
+        before = zip(self.ids, np.frombuffer(self.places, np.uint32).tolist(), strict=True)
+        newest = dict(before) | dict(zip(ids.to_pylist(), _hashes(ids, places).tolist(), strict=True))
+        kept = list(newest.items())[-most:]
+        hashes = np.array([place for _, place in kept], dtype=np.uint32)
+        return Settled(tuple(txn_id for txn_id, _ in kept), hashes.tobytes())
+
+
+def _hashes(ids: pa.Array, places: Indexes) -> npt.NDArray[np.uint32]:
+    mixed = places.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    hashes: npt.NDArray[np.uint32] = (mixed >> np.uint64(32)).astype(np.uint32) | np.uint32(1)
+    hashes[(places == _NOWHERE) | has_gtid(ids)] = 0
+    return hashes
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,16 +238,15 @@ def remember(past: Past, released: Placed, with_rows: WithRows) -> Past:
     return replace(past, histories=histories)
 
 
-def known_id(source: str, txn_id: str, position: int, last_position: int) -> SourceChanged:
-    """The error for a transaction whose id was there, at a position above the last one: it is another one."""
+def known_id(source: str, txn_id: str, position: int) -> SourceChanged:
+    """The error for a transaction whose id was there, at another place: it is another one."""
     return SourceChanged(
-        "A transaction has the id of one that was written, and comes at a later position: the source was recreated, or "
-        "counts its transactions from the start again. It was not written.",
+        "A transaction has the id of one that was written, and comes at another position: the source was recreated, or "
+        "counts its transactions from an old number on. It was not written.",
         hint=_HINT,
         source=source,
         txn_id=txn_id,
         position=position,
-        last_position=last_position,
     )
 
 

@@ -19,10 +19,10 @@ from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.intake import Indexes, Mask
 from starrocks_txn_sink.assembler.rules.segments import concat_ranges
 from starrocks_txn_sink.assembler.verified import intake as v, repeats, tally
-from starrocks_txn_sink.assembler.verified.deliveries import WithRows, integer_column
+from starrocks_txn_sink.assembler.verified.deliveries import NOWHERE, WithRows, integer_column
 from starrocks_txn_sink.assembler.verified.gtids import has_gtid
 from starrocks_txn_sink.assembler.verified.intake import HeldBlob, VerifiedCounters, VerifiedIntake, VerifiedState
-from starrocks_txn_sink.assembler.verified.repeats import Past, Placed
+from starrocks_txn_sink.assembler.verified.repeats import Past, Placed, Settled
 from starrocks_txn_sink.assembler.verified.sources import begins
 from starrocks_txn_sink.assembler.verified.tally import Tally, TransactionClasses
 from starrocks_txn_sink.assembler.verified.units import LostUnit, Units, same_events
@@ -134,8 +134,8 @@ class VerifiedAssembler:
         table = pa.concat_tables([held_events, intake.events.append_column(v.HELD_EVENTS.field(v.ARRIVED), arrivals)])
         table = table.combine_chunks()  # rows are taken from it piece by piece
         counts = tally.tally(table, now - (self.policy.open_timeout or math.inf), with_rows)
-        known = _is_in(counts.ids, state.settled)
-        self._refuse_known_ids(table, counts, known, state, everything)
+        known = state.settled.known(counts.ids)
+        self._refuse_known_ids(table, counts, known, state)
         classes = tally.classify(counts, state.last_position, state.past, known)
         self._refuse(table, counts, classes, now)
         judgement = _JudgedEvents(table, replace(counts, position=classes.position), classes)
@@ -143,7 +143,7 @@ class VerifiedAssembler:
         is_new = np.arange(table.num_rows) >= held_events.num_rows
         unknown = judgement.unproved(unproved) & is_new
         judgement = judgement.without(unsettled)
-        state = replace(state, past=past, settled=v.remember_ids(state.settled, judgement.settled_ids))
+        state = replace(state, past=past, settled=judgement.settled_after(state.settled))
         expired = judgement.expired(state.settled)
         trusted = self._tell_trusted(judgement)
         state, letters, notices = self._give_up(judgement, state, intake)
@@ -152,12 +152,10 @@ class VerifiedAssembler:
         notices = (*notices, *waiting, *trusted, *self._repeat_notices(table.filter(pa.array(unknown))))
         return _judgement(judgement, state, counters, expired, letters, notices)
 
-    def _refuse_known_ids(
-        self, table: pa.Table, counts: Tally, known: Mask, state: VerifiedState, everything: Sequence[pa.Table]
-    ) -> None:
+    def _refuse_known_ids(self, table: pa.Table, counts: Tally, known: Mask, state: VerifiedState) -> None:
         """Raise SourceChanged for a transaction that has the id of another one.
 
-        The other one is here, too, or its id is `known`, no GTID, and this one ends above the last position.
+        The other one is here, too, or its id is `known`, and its END was at another place, or it ended below this one.
         """
         twice = np.flatnonzero(counts.foreign >= 0)
         if len(twice):
@@ -165,14 +163,27 @@ class VerifiedAssembler:
             first = int(twice[times.argmin()])
             error = repeats.two_of_one_id(self.source, counts.ids[first].as_py(), int(counts.position[first]))
             raise self._with_time(error, int(times.min()))
-        last, positions = state.last_position, counts.position + state.past.shift
-        if last is None or not known.any():
+        if not known.any():
             return
-        above = np.flatnonzero(known & (counts.expected > 0) & (positions > last) & ~has_gtid(counts.ids))
-        if len(above):
-            txn_id = counts.ids[int(above[0])].as_py()
-            error = repeats.known_id(self.source, txn_id, int(positions[above[0]]), last)
-            raise self._with_way_on(error, everything, {txn_id})
+        ends = np.flatnonzero(v.has_status(table, v.END) & np.append(known, False)[counts.code])
+        ids, places = table[model.TXN_ID].take(pa.array(ends)), integer_column(table, model.POSITION)[ends]
+        elsewhere = state.settled.elsewhere(ids.combine_chunks(), places)
+        if state.last_position is not None:
+            elsewhere |= (places + state.past.shift > state.last_position) & ~has_gtid(ids.combine_chunks())
+        elsewhere &= integer_column(table, v.EVENT_COUNT)[ends] > 0
+        if elsewhere.any():
+            begins_at = [self._begin_of(table, int(end)) for end in ends[elsewhere]]
+            first = int(ends[elsewhere][int(np.argmin(begins_at))])
+            row = table.slice(first, 1).to_pylist()[0]
+            error = repeats.known_id(self.source, row[model.TXN_ID], row[model.POSITION])
+            raise self._with_time(error, min(begins_at) if min(begins_at) != NOWHERE else None)
+
+    def _begin_of(self, table: pa.Table, end: int) -> int:
+        """The time of the delivery that ends at the place `end`: of its BEGIN, or of the first event that is here."""
+        mine = table.filter(pc.equal(table[model.TXN_ID], table[model.TXN_ID][end]))
+        sequence, times = integer_column(mine, v.SEQUENCE), integer_column(mine, v.TIMESTAMP)
+        before = v.has_status(mine, v.BEGIN) & (sequence < table[v.SEQUENCE][end].as_py())
+        return int(times[before].max() if before.any() else times.min())
 
     def _judge_repeats(
         self, judgement: _JudgedEvents, state: VerifiedState, everything: Sequence[pa.Table], with_rows: WithRows
@@ -345,11 +356,11 @@ class _JudgedEvents:
         """The transactions that are released, or repeats."""
         return np.concatenate([self.classes.released, self.classes.repeated])
 
-    @property
-    def settled_ids(self) -> list[str]:
-        """The ids of the newest of these."""
-        ids: list[str] = self.ids(self.settled[-v.MAX_REMEMBERED :]).to_pylist()
-        return ids
+    def settled_after(self, before: Settled) -> Settled:
+        """Those of `before`, and these."""
+        newest = self.settled[-v.MAX_REMEMBERED :]
+        places = integer_column(self.table, model.POSITION)[self.tally.end[newest]]
+        return before.and_more(self.ids(newest), places, v.MAX_REMEMBERED)
 
     @property
     def strays(self) -> Mask:
@@ -361,13 +372,13 @@ class _JudgedEvents:
         repeated = self.classes.repeated
         return self.of(repeated[_is_in(self.ids(repeated), ids)]) & self.opening
 
-    def expired(self, known: Sequence[str]) -> Mask:
+    def expired(self, known: Settled) -> Mask:
         """Mask of the rows and ENDs of strays that have waited until their ids are no more `known`.
 
         They are copies: what is not written yet would have become whole meanwhile.
         """
         strays = np.flatnonzero(self.classes.strays)
-        return self.of(strays[~_is_in(self.ids(strays), known)]) & self.opening
+        return self.of(strays[~known.known(self.ids(strays))]) & self.opening
 
     @property
     def trusted(self) -> Indexes:
@@ -407,11 +418,11 @@ def _judgement(
     finished = judgement.of(judgement.settled) | judgement.of(judgement.classes.given_up) | counts.repeated | expired
     finished[snapshot_released] = True
     waits = judgement.strays & judgement.opening & ~expired
-    is_settled = pc.is_in(table[model.TXN_ID], value_set=pa.array(state.settled, pa.string()), skip_nulls=True)
+    is_settled = pc.is_in(table[model.TXN_ID], value_set=pa.array(state.settled.ids, pa.string()), skip_nulls=True)
     waiting = np.zeros(len(counts.ids) + 1, dtype=bool)
     waiting[counts.code[judgement.opening & ~finished]] = True
     # A BEGIN whose END turned out to be a repeat.
-    finished |= is_settled.to_numpy() & ~judgement.opening & ~waiting[counts.code]
+    finished |= is_settled.to_numpy() & ~judgement.opening & ~waiting[counts.code] & ~judgement.strays
     finished |= _begins_without_end(judgement, judgement.settled)
     open_events = ~finished & judgement.opening & ~waits
     incomplete = open_events & (counts.code >= 0) & ~np.append(counts.whole, True)[counts.code]

@@ -139,6 +139,19 @@ def test_rows_of_a_known_id_that_come_before_their_end_are_of_the_new_source_too
     assert [position // 10 for name, _, position in lanes.out if "@" in name] == [1010, 1011, 2100]
 
 
+def test_a_known_id_at_another_place_is_of_the_new_source_from_its_begin_on() -> None:
+    """Its END tells it, before its rows are there; the BEGIN may have come in an earlier micro-batch."""
+    lanes = Lanes()
+    lanes.feed(many(range(1, 101), 0))
+    first, *others = many([90], 10_000, sequence=400)
+    row_of_it, end_of_it = map(_of_another_source, others)
+    lanes.feed([first])
+    latter = many([110], 11_000, "b-{}", sequence=500)
+    assert lanes.feed_until_accepted([end_of_it, *latter]) == [begins("shop", 10_000)]
+    lanes.feed([row_of_it])
+    assert [position // 10 for _, _, position in lanes.out[100:]] == [90, 110]
+
+
 def test_a_new_source_that_is_ahead_of_the_old_one_keeps_its_order() -> None:
     """Its topics are read at different speeds: what ends first is whole last."""
     lanes = Lanes()
