@@ -39,7 +39,8 @@ class Ticket:
 class ScanThreads:
     """The threads of one backend; `count` says how many, which grows at once and shrinks never (wire contract 4.16).
 
-    `now` is the emulator's clock. `stopped` ends all waiting. `peak` is the most loads that there were at once.
+    `now` is the emulator's clock. `stopped` ends all waiting. `peak` is the most loads that there were at once,
+    `unread` how often a commit came to a load that was not read at once.
     """
 
     def __init__(self, count: Callable[[], int], now: Callable[[], float], stopped: Callable[[], bool]) -> None:
@@ -48,6 +49,7 @@ class ScanThreads:
         self._changed = threading.Condition()
         self._size = count()
         self.peak = 0
+        self.unread = 0
 
     @property
     def size(self) -> int:
@@ -87,7 +89,11 @@ class ScanThreads:
 
     def wait(self, key: Key, until: float) -> bool:
         """Wait until the load is read to its end; False if the time `until` or the emulator's end comes first."""
-        return self._wait(lambda: all(ticket.key != key for ticket in self._queue), until)
+        if self._wait(lambda: all(ticket.key != key for ticket in self._queue), until):
+            return True
+        with self._changed:
+            self.unread += 1
+        return False
 
     def drop(self, label: str | None = None) -> None:
         """Take the loads of a label out, or all; who waits for one goes on."""

@@ -94,7 +94,10 @@ class Shop:
         ]
 
     def count_wrong(self) -> Counter[str]:
-        """Rows that are `lost` or `doubled`, and rows that are `dead` without need, twice, or for another reason."""
+        """Rows that are `lost`, `doubled`, `not_dead` though bad, and `dead` without need or twice.
+
+        Dead ones are `misjudged` if their reason is another one.
+        """
         wrong: Counter[str] = Counter()
         for table in TABLES:
             there = Counter(number for (number,) in query(self.server, f"SELECT id FROM shop.{table}"))
@@ -115,6 +118,11 @@ class Shop:
                 not self._explains(reason, self.dead.get((name, position))) for name, position, _, _, reason in letters
             )
         return +wrong
+
+    def count_reasons(self) -> Counter[str]:
+        """Bad source transactions that are dead letters: those with the server's reason, and those without one."""
+        reasons = {(name, position): reason for name, position, _, _, reason in self._dead_letters()}
+        return Counter("unsaid" if _UNSAID in reason else "said" for reason in reasons.values())
 
     def _dead_letters(self) -> list[tuple[str, int, str, object, str]]:
         names = "source_partition, position, table_name, content, reason"
@@ -137,4 +145,4 @@ class Shop:
         assert self.count_wrong() == Counter()
         for threads in self.server.scan_threads:
             assert threads.peak <= threads.size
-            assert threads.running == 0
+            assert threads.running == threads.unread == 0

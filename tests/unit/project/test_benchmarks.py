@@ -49,6 +49,16 @@ def test_a_large_source_transaction_grows_a_worker_by_little_more_than_its_buffe
 
 
 @pytest.mark.deep
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("cores", ["1", "2", "16"])
+def test_nothing_goes_wrong_at_a_budget_of_threads_with_bad_rows(cores: str) -> None:
+    figures = run("-m", "benchmarks.scan_threads", "--cores", cores, "--micro-batches", "20", "--bad", "0.02")
+    wrong = {"failed", "repeated", "lost", "doubled", "not_dead", "dead", "misjudged", "unread"}
+    assert wrong.isdisjoint(figures)
+    assert figures["dead_letters"] == figures["bad_rows"] > 0
+
+
+@pytest.mark.deep
 @pytest.mark.timeout(300)  # a gigabyte takes 15 s on quiet cores, and more than a minute beside other tests
 @pytest.mark.parametrize(
     ("arguments", "growth"),
