@@ -87,6 +87,7 @@ def run(
         with ThreadPoolExecutor(writers) as pool:
             work = [pool.submit(postgres.sql, shop.writer(n, transactions, seconds)) for n in range(1, writers + 1)]
             wait_or_time_out(lambda: witness.items > 0, _WAIT, "the first orders")
+            wait_or_time_out(lambda: connect.streams, _WAIT, "the offset of a change")
             say(f"{witness.items} items, {witness.looks} looks; kill -9 of the driver and of Kafka Connect")
             query.kill()
             connect.kill()
