@@ -145,6 +145,7 @@ class VerifiedAssembler:
         judgement = judgement.without(unsettled)
         state = replace(state, past=past, settled=judgement.settled_after(state.settled))
         expired = judgement.expired(state.settled)
+        unknown |= expired
         trusted = self._tell_trusted(judgement)
         state, letters, notices = self._give_up(judgement, state, intake)
         state, waiting = self._report_waiting(judgement, state, now)
@@ -375,7 +376,7 @@ class _JudgedEvents:
     def expired(self, known: Settled) -> Mask:
         """Mask of the rows and ENDs of strays that have waited until their ids are no more `known`.
 
-        They are copies: what is not written yet would have become whole meanwhile.
+        They are taken for copies: what is not written yet would have become whole meanwhile. Nothing proves that.
         """
         strays = np.flatnonzero(self.classes.strays)
         return self.of(strays[~known.known(self.ids(strays))]) & self.opening

@@ -420,7 +420,9 @@ def test_a_part_of_a_known_id_holds_nothing_back_and_goes_with_the_id(monkeypatc
     for number in (9, 10, 11):
         assert (stage.level.open, stage.level.open_rows, stage.state.oldest) == (0, number < 11, None)
         assert len(stage.feed(*at(f"{number}", number, 10 * number), now=10 * number)) == 1
-    assert (stage.counted.repeats, stage.counted.repeated_rows, stage.notices, stage.blobs) == (2, 1, [], {})
+    assert (stage.counted.repeats, stage.counted.unknown_repeats, stage.counted.repeated_rows) == (2, 2, 1)
+    told = [(notice.name, notice.fields["txn_id"], notice.fields["rows"]) for notice in stage.notices]
+    assert (told, stage.blobs) == ([("source.repeated", "7", 1), ("source.repeated", "8", 0)], {})
     assert stage.adds_up()
 
 
