@@ -12,6 +12,9 @@ from xml.etree import ElementTree
 
 from tests.support.recordings import read
 
+LEFT_OUT = "left_out.txt"
+"""The tests that a run on a server for tests leaves out, below their reasons."""
+
 _HOME = str(Path.home())
 
 
@@ -31,6 +34,9 @@ def parcel(folder: Path) -> str:
     contents += ["a rehearsal"] * any(folder.glob("rehearsal-*.json"))
     file = shutil.make_archive(str(folder), "zip", folder.parent, folder.name)
     reasons = "".join(f"\nSkipped, {count}: {reason}" for reason, count in _skipped(results).most_common())
+    if (left_out := folder / LEFT_OUT).exists():
+        lines = left_out.read_text(encoding="utf-8").splitlines()
+        reasons += "".join(f"\n{line}" for line in lines if not line.startswith(" "))
     return (
         f"The file to send: {file}\nIt holds {' and '.join(contents)} of {server}, and the results of the"
         f" suites ({_counts(results)}). Send it with failures too; docs/operations/rehearsal.md says where to.{reasons}"

@@ -7,7 +7,8 @@ server is skipped with one sentence; a run that is to be recorded ends with it.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pymysql
 import pytest
 
 from integration.engine import NO_ENGINE, DockerEngine, NotStarted
+from integration.parcel import LEFT_OUT
 from integration.starrocks import TAG, NotReady, StarRocks, ask_mysql, running
 from starrocks_txn_sink.options.addresses import parse_query_url
 from tests.support.servers import login, refusal
@@ -42,7 +44,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With a server for tests, leave out what asks for no server that can be another one, and say what that was."""
+    """With a server for tests, leave out what asks for no server that can be another one, and say what and why."""
     if config.getoption("starrocks_server") is None:
         return
     fits = [bool(_ON_A_SERVER & set(getattr(item, "fixturenames", ()))) for item in items]
@@ -50,11 +52,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item, fit in zip(items, fits, strict=True) if fit]
     if (folder := config.getoption("record")) is not None:
-        text = "These tests need no server, or start one of their own:\n" + "\n".join(item.nodeid for item in left_out)
-        (Path(str(folder)) / "left_out.txt").write_text(text + "\n", encoding="utf-8")
+        (Path(str(folder)) / LEFT_OUT).write_text(_by_reason(left_out), encoding="utf-8")
 
 
-_ON_A_SERVER = {"server", "starrocks", "target", "path"}
+def _by_reason(items: Sequence[pytest.Item]) -> str:
+    """A line for each reason, with its number of tests, and below it their names, which are indented."""
+    names = defaultdict(list)
+    for item in items:
+        mark = item.get_closest_marker("own_emulator")
+        names[f"Only an emulator: {mark.args[0]}." if mark else "No StarRocks is needed."].append(item.nodeid)
+    return "".join(
+        f"Left out, {len(tests)}: {reason}\n" + "".join(f"  {test}\n" for test in tests)
+        for reason, tests in sorted(names.items(), key=lambda entry: -len(entry[1]))
+    )
+
+
+_ON_A_SERVER = {"server", "starrocks", "target", "path", "warehouse"}
 """Fixtures that lead to the server; `path` is a recording's."""
 
 

@@ -14,6 +14,8 @@ from starrocks_emulator.server import Emulator
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions
 
+pytestmark = pytest.mark.own_emulator("it takes the part of a server in a container")
+
 
 class FakeContainer:
     """Ports of something that runs already."""

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.kafka.conftest import starrocks
+from tests.kafka.conftest import starrocks, warehouse
 
-__all__ = ["starrocks"]
+__all__ = ["starrocks", "warehouse"]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
-from tests.support.quick_start import PASSWORD, ROOT
+from tests.support.quick_start import ROOT
 
 _SPARK = {
     "spark.ui.enabled": "false",
@@ -25,7 +26,7 @@ _SPARK = {
 class SyncProcess:
     """Starts at once; `folder` gets the log and all temporary files."""
 
-    def __init__(self, file: Path, folder: Path, environment: dict[str, str] | None = None) -> None:
+    def __init__(self, file: Path, folder: Path, environment: Mapping[str, str]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         scratch = folder / "scratch"
         scratch.mkdir(exist_ok=True)
@@ -36,7 +37,6 @@ class SyncProcess:
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_SUBMIT_ARGS": f"--master local[2] {settings} pyspark-shell",
             "PYTHONPATH": str(ROOT),
-            "STARROCKS_PASSWORD": PASSWORD,
             "TMPDIR": str(scratch),
         }
         command = [sys.executable, "-m", "starrocks_txn_sink", "sync", str(file)]
@@ -45,7 +45,7 @@ class SyncProcess:
             self._process = subprocess.Popen(
                 command,
                 cwd=folder,
-                env=variables | (environment or {}),
+                env={**variables, **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -17,7 +17,7 @@ from tests.cdc.changing_tables import plain
 from tests.cdc.databases import set_up
 from tests.cdc.sync_process import SyncProcess
 from tests.kafka.broker import Broker
-from tests.support.quick_start import USER, Warehouse
+from tests.support.quick_start import Warehouse
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -26,8 +26,9 @@ TABLES = [f"t{number:02}" for number in range(50)]
 SECONDS = 120.0
 
 
+@pytest.mark.emulator(cores=8)
 @pytest.mark.parametrize("kind", ["postgres", "mariadb"])
-def test_fifty_tables_from_a_file_to_equal_contents(kind: str, tmp_path: Path) -> None:
+def test_fifty_tables_from_a_file_to_equal_contents(kind: str, warehouse: Warehouse, tmp_path: Path) -> None:
     with ExitStack() as stack:
         jars, db = set_up(kind, tmp_path, stack)
         for number, table in enumerate(TABLES):
@@ -44,30 +45,22 @@ def test_fifty_tables_from_a_file_to_equal_contents(kind: str, tmp_path: Path) -
             )
         topics = {f"shop.{db.schema}.{table}" for table in TABLES} | {"shop.transaction"}
         wait_until(lambda: topics <= broker.topics(), reason=connect.messages, alive=lambda: connect.running)
-        starrocks = stack.enter_context(Warehouse(tmp_path / "starrocks", cores=8))
-        starrocks.ask("CREATE DATABASE shop")
+        warehouse.ask("CREATE DATABASE shop")
         file = tmp_path / "shop.toml"
         began = time.monotonic()
         assert cli.main(["init", "--kafka", broker.servers, "--prefix", "shop", "--output", str(file)]) == 0
-        text = file.read_text(encoding="utf-8")
-        for old_text, replacement in {
-            "http://fe:8030": starrocks.server.load_url,
-            "mysql://fe:9030": starrocks.server.query_url,
-            'username = "sink"': f'username = "{USER}"',
-        }.items():
-            assert old_text in text
-            text = text.replace(old_text, replacement)
+        text = warehouse.placed(file.read_text(encoding="utf-8"))
         file.write_text(f'{text}\n[spark]\n"spark.jars" = {json.dumps(jars)}\n', encoding="utf-8")
         expected = {
             table: [tuple(map(plain, row)) for row in db.rows(f"SELECT * FROM {table} ORDER BY id")] for table in TABLES
         }
-        process = SyncProcess(file, tmp_path / "sync")
+        process = SyncProcess(file, tmp_path / "sync", warehouse.environment)
         stack.callback(process.kill)
 
         def equal() -> bool:
-            table_names = {str(name) for (name,) in starrocks.ask("SHOW TABLES FROM shop")}
+            table_names = {str(name) for (name,) in warehouse.ask("SHOW TABLES FROM shop")}
             return table_names.issuperset(TABLES) and all(
-                [tuple(map(plain, row)) for row in starrocks.ask(f"SELECT * FROM shop.{table} ORDER BY id")] == rows
+                [tuple(map(plain, row)) for row in warehouse.ask(f"SELECT * FROM shop.{table} ORDER BY id")] == rows
                 for table, rows in expected.items()
             )
 

@@ -48,25 +48,24 @@ def shows_it(
     page: str,
     home: Path,
     broker: Broker,
+    warehouse: Warehouse,
     jars: str,
     replacements: Mapping[str, str] | None = None,
     change: Callable[[], None] = lambda: None,
 ) -> None:
     """The page's pipeline writes what the page of Debezium shows, after `change` at the source."""
     (program,) = blocks(page, "python")
-    with Warehouse(home / f"starrocks-{Path(page).stem}") as starrocks:
-        starrocks.run(blocks(TABLES, "sql")[0])
-        load, query = (url.partition("://")[2] for url in (starrocks.server.load_url, starrocks.server.query_url))
-        places = {
-            "broker:9092": broker.servers,
-            "fe:8030": load,
-            "fe:9030": query,
-            '"spark.jars.packages": KAFKA': f'"spark.jars": {jars!r}',
-            **(replacements or {}),
-        }
-        with Pipeline(program, home / Path(page).stem, places) as pipeline:
-            change()
-            pipeline.wait(starrocks.shows(SELECT, SHOWN))
+    warehouse.ask("DROP DATABASE IF EXISTS shop FORCE")  # another page's
+    warehouse.run(blocks(TABLES, "sql")[0])
+    places = {
+        "broker:9092": broker.servers,
+        '"spark.jars.packages": KAFKA': f'"spark.jars": {jars!r}',
+        **(replacements or {}),
+    }
+    program = warehouse.placed(program)
+    with Pipeline(program, home / Path(page).stem, places, environment=warehouse.environment) as pipeline:
+        change()
+        pipeline.wait(warehouse.shows(SELECT, SHOWN))
 
 
 def wait_for_streams(connect: Connect, streams: Callable[[], object]) -> None:
@@ -98,15 +97,15 @@ def start_postgresql(
     return broker, change
 
 
-def test_postgresql_and_from_flink_sql(tmp_path: Path) -> None:
+def test_postgresql_and_from_flink_sql(warehouse: Warehouse, tmp_path: Path) -> None:
     spark_kafka = fetch(CONNECT)
     with ExitStack() as stack:
         broker, change = start_postgresql(stack, tmp_path)
-        shows_it(PAGE, tmp_path, broker, spark_kafka, change=change)
-        shows_it(FLINK, tmp_path, broker, spark_kafka)
+        shows_it(PAGE, tmp_path, broker, warehouse, spark_kafka, change=change)
+        shows_it(FLINK, tmp_path, broker, warehouse, spark_kafka)
 
 
-def test_postgresql_with_avro_and_a_registry(tmp_path: Path) -> None:
+def test_postgresql_with_avro_and_a_registry(warehouse: Warehouse, tmp_path: Path) -> None:
     """The page with the converter and the argument that the guide prints."""
     spark_kafka = fetch(CONNECT_AVRO)
     with ExitStack() as stack:
@@ -116,10 +115,10 @@ def test_postgresql_with_avro_and_a_registry(tmp_path: Path) -> None:
             "import kafka_options": "import SchemaRegistry, kafka_options",
             "assemble=DebeziumAssembly(": f'assemble=DebeziumAssembly(registry=SchemaRegistry(url="{registry.url}"), ',
         }
-        shows_it(PAGE, tmp_path, broker, spark_kafka, places, change)
+        shows_it(PAGE, tmp_path, broker, warehouse, spark_kafka, places, change)
 
 
-def test_mariadb_with_the_text_for_mysql(tmp_path: Path) -> None:
+def test_mariadb_with_the_text_for_mysql(warehouse: Warehouse, tmp_path: Path) -> None:
     spark_kafka = fetch(CONNECT_MARIADB)
     with ExitStack() as stack:
         try:
@@ -142,4 +141,4 @@ def test_mariadb_with_the_text_for_mysql(tmp_path: Path) -> None:
             mariadb.sql(*statements(MYSQL_CHANGES))
             wait_for_streams(connect, lambda: "shop.transaction" in broker.topics())
 
-        shows_it(PAGE, tmp_path, broker, spark_kafka, {r"shop\.(public\..*": r"shop\.(shop\..*"}, change)
+        shows_it(PAGE, tmp_path, broker, warehouse, spark_kafka, {r"shop\.(public\..*": r"shop\.(shop\..*"}, change)

@@ -17,6 +17,8 @@ from typing import Any
 import pymysql
 import pytest
 
+from starrocks_emulator.process import EmulatorProcess
+from starrocks_emulator.settings import Settings
 from starrocks_txn_ops.sync.command import newest, planned
 from starrocks_txn_ops.sync.settings import read_sync
 from tests.cdc.changing_tables import CHANGES, HIDDEN, SECRET, Source, plain
@@ -96,7 +98,7 @@ checkpoint = "{self.folder / "checkpoint"}"
         plan.apply()
 
     def start(self) -> SyncProcess:
-        self.process = SyncProcess(self.file, self.folder, {"MASK_SALT": SALT})
+        self.process = SyncProcess(self.file, self.folder, {**self.starrocks.environment, "MASK_SALT": SALT})
         return self.process
 
     def stop(self) -> None:
@@ -237,6 +239,7 @@ def needles(folder: Path) -> list[str]:
     ]
 
 
+@pytest.mark.own_emulator("it is killed")
 @pytest.mark.parametrize("kind", ["postgres", "mariadb"])
 def test_starrocks_follows_a_source_whose_tables_change(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -248,7 +251,8 @@ def test_starrocks_follows_a_source_whose_tables_change(
         broker = stack.enter_context(Broker(tmp_path / "broker"))
         source = Source(db)
         connect = stack.enter_context(db.captured(broker, tmp_path))
-        starrocks = stack.enter_context(Warehouse(tmp_path / "starrocks", cores=8))
+        emulator = EmulatorProcess(tmp_path / "starrocks", Settings(user=USER, password=PASSWORD, cores=8))
+        starrocks = Warehouse(stack.enter_context(emulator))
         source.tick()
         tables = {f"shop.{db.schema}.{table.name}" for table in source.tables.values() if table.live}
         wait_until(lambda: tables | {"shop.transaction"} <= broker.topics(), reason=connect.messages)

@@ -15,7 +15,7 @@ from tests.cdc.registry import CONNECT_AVRO, Registry
 from tests.cdc.sync_process import SyncProcess
 from tests.kafka.broker import Broker
 from tests.kafka.jars import fetched
-from tests.support.quick_start import PASSWORD, USER, Warehouse
+from tests.support.quick_start import Warehouse
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
@@ -38,18 +38,17 @@ class Copy:
     def __init__(self, home: Path, starrocks: Warehouse, servers: str, db: Database, jars: str, more: str = "") -> None:
         self.starrocks, self.db, self.folder, self.file = starrocks, db, home / "sync", home / "shop.toml"
         starrocks.ask("CREATE DATABASE shop")
-        self.file.write_text(
-            f"""
+        text = f"""
 [source]
 brokers = "{servers}"
 topics = '{db.topics}'
 
 [target]
-load_url = "{starrocks.server.load_url}"
-query_url = "{starrocks.server.query_url}"
+load_url = "http://fe:8030"
+query_url = "mysql://fe:9030"
 database = "shop"
 job = "shop"
-username = "{USER}"
+username = "sink"
 password_environment = "STARROCKS_PASSWORD"
 
 [query]
@@ -59,13 +58,12 @@ checkpoint = "{self.folder / "checkpoint"}"
 "spark.jars" = "{jars}"
 
 {more}
-""",
-            encoding="utf-8",
-        )
+"""
+        self.file.write_text(starrocks.placed(text), encoding="utf-8")
         self.start()
 
     def start(self) -> None:
-        self.process = SyncProcess(self.file, self.folder)
+        self.process = SyncProcess(self.file, self.folder, self.starrocks.environment)
 
     def add(self, text: str) -> None:
         """One more piece of the file."""
@@ -96,9 +94,9 @@ checkpoint = "{self.folder / "checkpoint"}"
 
 @pytest.mark.parametrize("kind", ["postgres", "mariadb"])
 def test_rows_under_another_key_stop_the_query_before_they_are_written(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, warehouse: Warehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("STARROCKS_PASSWORD", PASSWORD)
+    monkeypatch.setenv("STARROCKS_PASSWORD", warehouse.password)
     with ExitStack() as stack:
         jars, db = set_up(kind, tmp_path, stack)
         broker = stack.enter_context(Broker(tmp_path / "broker"))
@@ -107,11 +105,10 @@ def test_rows_under_another_key_stop_the_query_before_they_are_written(
             db.run(f"CREATE TABLE {table} (id INT NOT NULL, code INT NOT NULL, PRIMARY KEY ({key}))")
             db.commit(f"INSERT INTO {table} VALUES (1, 10), (2, 20)")
         connect = stack.enter_context(db.captured(broker, tmp_path))
-        starrocks = stack.enter_context(Warehouse(tmp_path / "starrocks"))
         db.commit(*(f"INSERT INTO {table} VALUES (3, 30)" for table in TABLES))
         topics = {f"shop.{db.schema}.{table}" for table in TABLES} | {"shop.transaction"}
         wait_until(lambda: topics <= broker.topics(), reason=connect.messages)
-        copy = Copy(tmp_path, starrocks, broker.servers, db, jars)
+        copy = Copy(tmp_path, warehouse, broker.servers, db, jars)
         stack.callback(lambda: copy.process.kill())
         for table in TABLES:
             copy.wait(table)
@@ -148,9 +145,9 @@ def test_rows_under_another_key_stop_the_query_before_they_are_written(
 
 @pytest.mark.parametrize("converter", ["AvroConverter", "ExtJsonConverter"])
 def test_keys_whose_schema_a_registry_has_are_compared(
-    converter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    converter: str, warehouse: Warehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("STARROCKS_PASSWORD", PASSWORD)
+    monkeypatch.setenv("STARROCKS_PASSWORD", warehouse.password)
     with ExitStack() as stack:
         jars, db = set_up("postgres", tmp_path, stack)
         fetched(CONNECT_AVRO)
@@ -163,8 +160,7 @@ def test_keys_whose_schema_a_registry_has_are_compared(
         connect = stack.enter_context(Connect(tmp_path / "connect", broker.servers, connector, CONNECT_AVRO))
         wait_until(lambda: "shop.public.coded" in broker.topics(), reason=connect.messages)
         db.commit("INSERT INTO coded VALUES (2, 20)")
-        starrocks = stack.enter_context(Warehouse(tmp_path / "starrocks"))
-        copy = Copy(tmp_path, starrocks, broker.servers, db, jars, f'[assembly.registry]\nurl = "{registry.url}"')
+        copy = Copy(tmp_path, warehouse, broker.servers, db, jars, f'[assembly.registry]\nurl = "{registry.url}"')
         stack.callback(lambda: copy.process.kill())
         copy.wait("coded")
         new_key(db, "coded", "code")

@@ -126,6 +126,7 @@ def timed(tmp_path: Path) -> Iterator[tuple[Client, ManualClock]]:
             yield client, clock
 
 
+@pytest.mark.own_emulator("its time passes by hand")
 def test_a_backend_drops_what_has_outlived_its_timeout(timed: tuple[Client, ManualClock]) -> None:
     """Wire contract 4.12 [R]: nothing is told of it until a load or a commit comes."""
     client, clock = timed
@@ -142,6 +143,7 @@ def test_a_backend_drops_what_has_outlived_its_timeout(timed: tuple[Client, Manu
     assert client.rows(table) == []
 
 
+@pytest.mark.own_emulator("its time passes by hand")
 @pytest.mark.parametrize("header", ["900", None])
 def test_a_transaction_may_be_open_for_longer_than_query_timeout(
     timed: tuple[Client, ManualClock], header: str | None
@@ -157,6 +159,7 @@ def test_a_transaction_may_be_open_for_longer_than_query_timeout(
     assert [row[0] for row in client.rows(table)] == [1, 2]
 
 
+@pytest.mark.own_emulator("its time passes by hand")
 def test_fifty_tables_fit_the_threads_of_sixteen_cores(timed: tuple[Client, ManualClock]) -> None:
     """Wire contract 4.16 [R]."""
     client, _ = timed

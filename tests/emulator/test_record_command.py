@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from integration.parcel import parcel
+from integration.parcel import LEFT_OUT, parcel
 from tests.support.docker_engine import FakeEngine
 from tests.support.recordings import write
 
@@ -89,7 +89,10 @@ def test_failed_tests_are_counted_and_sent_without_the_machines_name(tmp_path: P
         f'<testsuites><testsuite name="pytest" {attributes} hostname="laptop-of-ann">{failure}</testsuite></testsuites>'
     )
     (folder / "real.xml").write_text(results)
-    assert "(3 passed, 3 failed, 3 skipped)" in parcel(folder)
+    (folder / LEFT_OUT).write_text("Left out, 2: No StarRocks is needed.\n  a\n  b\n")
+    text = parcel(folder)
+    assert "(3 passed, 3 failed, 3 skipped)" in text
+    assert text.endswith("\nLeft out, 2: No StarRocks is needed.")
     (junit,) = (text for name, text in recorded(folder).items() if name.endswith(".xml"))
     assert "laptop" not in junit
     assert ">~/checkout/x.py: other<" in junit

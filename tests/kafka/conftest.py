@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from starrocks_emulator.process import EmulatorProcess
+from starrocks_emulator.settings import Settings
 from tests.kafka.broker import Broker
 from tests.kafka.jars import BROKER, SPARK, NoMaven, archives, fetched
 from tests.spark.conftest import spark
+from tests.support.quick_start import PASSWORD, USER, Warehouse
 from tests.support.servers import ServerForTests, server_for_tests
 
 __all__ = ["spark"]  # the session of tests/spark, the same one where both folders run
@@ -42,3 +44,14 @@ def starrocks(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Emulat
     urls = request.config.getoption("starrocks_server", default=None)
     with server_for_tests(urls) if urls else EmulatorProcess(tmp_path / "starrocks") as running:
         yield running
+
+
+@pytest.fixture
+def warehouse(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Warehouse]:
+    """The same for a page that runs as printed. The nearest marker `emulator` has settings of the emulator: those are
+    for speed alone."""
+    urls = request.config.getoption("starrocks_server", default=None)
+    mark = request.node.get_closest_marker("emulator") or pytest.mark.emulator.mark
+    settings = Settings(user=USER, password=PASSWORD, **mark.kwargs)
+    with server_for_tests(urls) if urls else EmulatorProcess(tmp_path / "starrocks", settings) as running:
+        yield Warehouse(running)

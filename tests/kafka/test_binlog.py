@@ -26,8 +26,8 @@ topics = "{topic}"
 format = "{format}"
 transactions = "{transactions}"
 [target]
-load_url = "{load_url}"
-query_url = "{query_url}"
+load_url = "http://fe:8030"
+query_url = "mysql://fe:9030"
 database = "shop"
 username = "sink"
 password_environment = "STARROCKS_PASSWORD"
@@ -64,6 +64,7 @@ CANAL: list[Keyed] = [
 )
 def test_messages_of_a_topic_are_written_whole(
     broker: Broker,
+    warehouse: Warehouse,
     spark_kafka: str,
     tmp_path: Path,
     format_name: str,
@@ -83,49 +84,46 @@ def test_messages_of_a_topic_are_written_whole(
     send(first)
     home = tmp_path / "home"
     home.mkdir()
-    with Warehouse(tmp_path / "starrocks") as starrocks:
-        starrocks.run(
-            "CREATE DATABASE shop;"
-            if format_name == "canal"  # its types create the table
-            else "CREATE DATABASE shop;"
-            "CREATE TABLE shop.notes (id INT NOT NULL, note STRING) PRIMARY KEY(id) DISTRIBUTED BY HASH(id);"
-        )
-        settings = FILE.format(
-            brokers=broker.servers,
-            topic=topic,
-            format=format_name,
-            transactions=transactions,
-            load_url=starrocks.server.load_url,
-            query_url=starrocks.server.query_url,
-            checkpoint=home / "checkpoint",
-            jars=json.dumps(spark_kafka),
-        )
-        (home / "shop.toml").write_text(settings, encoding="utf-8")
-        with Pipeline(PROGRAM, home, ARGUMENTS, activated=False) as pipeline:
+    warehouse.run(
+        "CREATE DATABASE shop;"
+        if format_name == "canal"  # its types create the table
+        else "CREATE DATABASE shop;"
+        "CREATE TABLE shop.notes (id INT NOT NULL, note STRING) PRIMARY KEY(id) DISTRIBUTED BY HASH(id);"
+    )
+    settings = FILE.format(
+        brokers=broker.servers,
+        topic=topic,
+        format=format_name,
+        transactions=transactions,
+        checkpoint=home / "checkpoint",
+        jars=json.dumps(spark_kafka),
+    )
+    (home / "shop.toml").write_text(warehouse.placed(settings), encoding="utf-8")
+    with Pipeline(PROGRAM, home, ARGUMENTS, activated=False, environment=warehouse.environment) as pipeline:
 
-            def has_columns(table: str) -> bool:
-                columns = f"SELECT COLUMN_NAME, DATA_TYPE FROM information_schema.columns WHERE TABLE_NAME = '{table}'"
-                return sorted(starrocks.ask(columns)) == [("id", "int"), ("note", "varchar")]
+        def has_columns(table: str) -> bool:
+            columns = "SELECT COLUMN_NAME, DATA_TYPE FROM information_schema.columns"
+            columns += f" WHERE TABLE_SCHEMA = 'shop' AND TABLE_NAME = '{table}'"
+            return sorted(warehouse.ask(columns)) == [("id", "int"), ("note", "varchar")]
 
-            ids = "SELECT id FROM shop.notes ORDER BY id"
-            pipeline.wait(lambda: has_columns("notes"))
-            pipeline.wait(lambda: starrocks.ask(ids) == [(1,), (2,), (3,)])
-            send(later)
-            pipeline.wait(lambda: starrocks.ask(ids) == [(1,), (2,), (3,), (4,), (5,)])
-            if format_name == "canal":  # a table with few changes, and one that appears while it runs
-                assert starrocks.ask("SELECT id, note FROM shop.rare") == [(1, "x")]
-                send([(None, canal_feed.flat("INSERT", [{"id": "7", "note": "x"}], table="tags"))])
-                pipeline.wait(lambda: has_columns("tags"))
-                pipeline.wait(lambda: starrocks.ask("SELECT id, note FROM shop.tags") == [(7, "x")])
-                types = {"id": "int(11)", "note": "varchar(32)", "price": "decimal(10,2)"}
-                row: dict[str, str | None] = {"id": "6", "note": "y", "price": "1.50"}
-                send([(None, canal_feed.flat("INSERT", [row], table="notes", mysqlType=types))])
-                prices = "SELECT DATA_TYPE FROM information_schema.columns WHERE COLUMN_NAME = 'price'"
-                pipeline.wait(lambda: starrocks.ask(prices) == [("decimal",)])
-                pipeline.wait(
-                    lambda: starrocks.ask("SELECT price FROM shop.notes WHERE id = 6") == [(Decimal("1.50"),)]
-                )
-                keys = starrocks.ask(f"SELECT name FROM {table_of('shop')} WHERE kind = 'key' ORDER BY name")
-                assert [json.loads(name) for (name,) in keys] == [
-                    ["canal", f"shop.{table}", ["id"]] for table in ("notes", "rare", "tags")
-                ]
+        ids = "SELECT id FROM shop.notes ORDER BY id"
+        pipeline.wait(lambda: has_columns("notes"))
+        pipeline.wait(lambda: warehouse.ask(ids) == [(1,), (2,), (3,)])
+        send(later)
+        pipeline.wait(lambda: warehouse.ask(ids) == [(1,), (2,), (3,), (4,), (5,)])
+        if format_name == "canal":  # a table with few changes, and one that appears while it runs
+            assert warehouse.ask("SELECT id, note FROM shop.rare") == [(1, "x")]
+            send([(None, canal_feed.flat("INSERT", [{"id": "7", "note": "x"}], table="tags"))])
+            pipeline.wait(lambda: has_columns("tags"))
+            pipeline.wait(lambda: warehouse.ask("SELECT id, note FROM shop.tags") == [(7, "x")])
+            types = {"id": "int(11)", "note": "varchar(32)", "price": "decimal(10,2)"}
+            row: dict[str, str | None] = {"id": "6", "note": "y", "price": "1.50"}
+            send([(None, canal_feed.flat("INSERT", [row], table="notes", mysqlType=types))])
+            prices = "SELECT DATA_TYPE FROM information_schema.columns WHERE TABLE_SCHEMA = 'shop'"
+            prices += " AND COLUMN_NAME = 'price'"
+            pipeline.wait(lambda: warehouse.ask(prices) == [("decimal",)])
+            pipeline.wait(lambda: warehouse.ask("SELECT price FROM shop.notes WHERE id = 6") == [(Decimal("1.50"),)])
+            keys = warehouse.ask(f"SELECT name FROM {table_of('shop')} WHERE kind = 'key' ORDER BY name")
+            assert [json.loads(name) for (name,) in keys] == [
+                ["canal", f"shop.{table}", ["id"]] for table in ("notes", "rare", "tags")
+            ]

@@ -13,7 +13,7 @@ import pytest
 from starrocks_txn_sink.spark_version import SPARK
 from tests.kafka.broker import Broker
 from tests.kafka.test_quick_start import send
-from tests.support.quick_start import PASSWORD, ROOT, Warehouse, blocks
+from tests.support.quick_start import ROOT, Warehouse, blocks
 
 pytestmark = [
     pytest.mark.spark,
@@ -31,7 +31,7 @@ _CONF = {
 TOPIC = "pipeline-events"
 
 
-def test_the_quick_start(broker: Broker, spark_kafka: str, tmp_path: Path) -> None:
+def test_the_quick_start(broker: Broker, warehouse: Warehouse, spark_kafka: str, tmp_path: Path) -> None:
     (spec,), (program,), (select,), (table,) = (blocks(PAGE, kind) for kind in ("yaml", "python", "sql", "text"))
     tables, (events,) = blocks(EVENTS, "sql")[0], blocks(EVENTS, "json")
     home = tmp_path / "home"
@@ -48,37 +48,32 @@ def test_the_quick_start(broker: Broker, spark_kafka: str, tmp_path: Path) -> No
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_SUBMIT_ARGS": f"--jars {spark_kafka} {conf} pyspark-shell",
             "PYTHONPATH": str(ROOT),
-            "STARROCKS_PASSWORD": PASSWORD,
+            **warehouse.environment,
         }
         process = subprocess.run(
             command, cwd=home, env=os.environ | settings, stdout=-1, stderr=-2, text=True, timeout=240, check=False
         )
         return process.returncode, process.stdout
 
-    with Warehouse(tmp_path / "starrocks") as starrocks:
-        starrocks.run(tables)
-        for printed, address in {
-            "shop-events": TOPIC,
-            "broker:9092": broker.servers,
-            "http://fe:8030": starrocks.server.load_url,
-            "mysql://fe:9030": starrocks.server.query_url,
-        }.items():
-            assert printed in program
-            program = program.replace(printed, address)
-        file = home / "transformations" / "shop.py"
-        file.write_text(program, encoding="utf-8")
-        code, output = run()
-        assert (code, "Run is COMPLETED" in output) == (0, True), output[-6000:]
-        assert starrocks.shows(select, table)()
-        send(broker.servers, TOPIC, ['{"type": "END", "txn_id": "3"}'])
-        assert run()[0] == 0
-        orders = [(1, "Ann"), (2, "Bob")]
-        names = "SELECT order_id, customer FROM shop.orders ORDER BY order_id"
-        assert starrocks.ask(names) == orders
-        code, output = run("--full-refresh-all")
-        assert code != 0
-        assert re.search(r"a full refresh, or a\slost checkpoint.*new\s`job`", output, re.DOTALL), output[-6000:]
-        starrocks.run("TRUNCATE TABLE shop.orders; TRUNCATE TABLE shop.order_items")
-        file.write_text(program.replace('"shop-1"', '"shop-2"'), encoding="utf-8")
-        code, output = run()
-        assert (code, starrocks.ask(names)) == (0, orders), output[-6000:]
+    warehouse.run(tables)
+    program = warehouse.placed(program)
+    for printed, address in {"shop-events": TOPIC, "broker:9092": broker.servers}.items():
+        assert printed in program
+        program = program.replace(printed, address)
+    file = home / "transformations" / "shop.py"
+    file.write_text(program, encoding="utf-8")
+    code, output = run()
+    assert (code, "Run is COMPLETED" in output) == (0, True), output[-6000:]
+    assert warehouse.shows(select, table)()
+    send(broker.servers, TOPIC, ['{"type": "END", "txn_id": "3"}'])
+    assert run()[0] == 0
+    orders = [(1, "Ann"), (2, "Bob")]
+    names = "SELECT order_id, customer FROM shop.orders ORDER BY order_id"
+    assert warehouse.ask(names) == orders
+    code, output = run("--full-refresh-all")
+    assert code != 0
+    assert re.search(r"a full refresh, or a\slost checkpoint.*new\s`job`", output, re.DOTALL), output[-6000:]
+    warehouse.run("TRUNCATE TABLE shop.orders; TRUNCATE TABLE shop.order_items")
+    file.write_text(program.replace('"shop-1"', '"shop-2"'), encoding="utf-8")
+    code, output = run()
+    assert (code, warehouse.ask(names)) == (0, orders), output[-6000:]

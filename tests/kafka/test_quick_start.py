@@ -22,20 +22,18 @@ def send(servers: str, topic: str, lines: list[str]) -> None:
     assert producer.flush(60) == 0
 
 
-def test_the_quick_start(broker: Broker, spark_kafka: str, tmp_path: Path) -> None:
+def test_the_quick_start(broker: Broker, warehouse: Warehouse, spark_kafka: str, tmp_path: Path) -> None:
     tables, _, select = blocks(PAGE, "sql")
     (program,), (events,), (table,) = blocks(PAGE, "python"), blocks(PAGE, "json"), blocks(PAGE, "text")
     broker.create({"shop-events": 1})
     send(broker.servers, "shop-events", events.splitlines())
-    with Warehouse(tmp_path / "starrocks") as starrocks:
-        starrocks.run(tables)
-        replacements = {
-            "broker:9092": broker.servers,
-            "http://fe:8030": starrocks.server.load_url,
-            "mysql://fe:9030": starrocks.server.query_url,
-            '"spark.jars.packages": KAFKA': f'"spark.jars": {spark_kafka!r}',
-        }
-        with Pipeline(program, tmp_path / "home", replacements) as pipeline:
-            pipeline.wait(starrocks.shows(select, table))
-            send(broker.servers, "shop-events", ['{"type": "END", "txn_id": "3"}'])
-            pipeline.wait(lambda: ("Bob",) in starrocks.ask("SELECT customer FROM shop.orders"))
+    warehouse.run(tables)
+    replacements = {
+        "broker:9092": broker.servers,
+        '"spark.jars.packages": KAFKA': f'"spark.jars": {spark_kafka!r}',
+    }
+    program = warehouse.placed(program)
+    with Pipeline(program, tmp_path / "home", replacements, environment=warehouse.environment) as pipeline:
+        pipeline.wait(warehouse.shows(select, table))
+        send(broker.servers, "shop-events", ['{"type": "END", "txn_id": "3"}'])
+        pipeline.wait(lambda: ("Bob",) in warehouse.ask("SELECT customer FROM shop.orders"))

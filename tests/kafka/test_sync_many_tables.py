@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import subprocess
@@ -16,7 +15,7 @@ from starrocks_txn_ops import cli
 from tests.kafka.broker import Broker
 from tests.support.connect_schema import field
 from tests.support.debezium_topics import Message, send, transaction
-from tests.support.quick_start import PASSWORD, USER, Warehouse
+from tests.support.quick_start import Warehouse
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -45,36 +44,30 @@ def fed(servers: str, rng: random.Random) -> dict[str, dict[int, tuple[int, str]
     return source
 
 
-def test_fifty_tables_from_one_file_by_spark_submit(broker: Broker, spark_kafka: str, tmp_path: Path) -> None:
+def test_fifty_tables_from_one_file_by_spark_submit(
+    broker: Broker, warehouse: Warehouse, spark_kafka: str, tmp_path: Path
+) -> None:
     prefix = "many"
     broker.create({f"{prefix}.transaction": 1, **{f"{prefix}.public.{table}": 1 for table in TABLES}})
     source = fed(broker.servers, random.Random(5))
     file = tmp_path / "many.toml"
     assert cli.main(["init", "--kafka", broker.servers, "--prefix", prefix, "--output", str(file)]) == 0
-    with Warehouse(tmp_path / "starrocks") as starrocks:
-        starrocks.run("CREATE DATABASE many;")
-        text = file.read_text(encoding="utf-8")
-        changes = {
-            "http://fe:8030": starrocks.server.load_url,
-            "mysql://fe:9030": starrocks.server.query_url,
-            'username = "sink"': f"username = {json.dumps(USER)}",
-            "[query]": "[query]\nuntil_end = true",
-        }
-        for old_text, replacement in changes.items():
-            assert old_text in text
-            text = text.replace(old_text, replacement)
-        file.write_text(text, encoding="utf-8")
-        (tmp_path / "run.py").write_text(RUN, encoding="utf-8")
-        submit = [str(Path(sys.executable).with_name("spark-submit")), "--master", "local[2]", "--jars", spark_kafka]
-        environment = os.environ | {
-            "PYSPARK_PYTHON": sys.executable,
-            "PYTHONPATH": str(ROOT),
-            "STARROCKS_PASSWORD": PASSWORD,
-        }
-        command = [*submit, "run.py", "sync", str(file)]
-        ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False, timeout=400)
-        assert ended.returncode == 0, ended.stderr.decode(errors="replace")[-4000:]
-        for table in TABLES:
-            rows = starrocks.ask(f"SELECT id, value, name FROM many.{table} ORDER BY id")
-            assert rows == [(id_, *values) for id_, values in sorted(source[table].items())], table
-        assert starrocks.ask("SELECT count(*) FROM information_schema.tables WHERE TABLE_NAME LIKE 't__'") == [(50,)]
+    warehouse.run("CREATE DATABASE many;")
+    text = warehouse.placed(file.read_text(encoding="utf-8"))
+    assert "[query]" in text
+    file.write_text(text.replace("[query]", "[query]\nuntil_end = true"), encoding="utf-8")
+    (tmp_path / "run.py").write_text(RUN, encoding="utf-8")
+    submit = [str(Path(sys.executable).with_name("spark-submit")), "--master", "local[2]", "--jars", spark_kafka]
+    environment = os.environ | {
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPATH": str(ROOT),
+        **warehouse.environment,
+    }
+    command = [*submit, "run.py", "sync", str(file)]
+    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False, timeout=400)
+    assert ended.returncode == 0, ended.stderr.decode(errors="replace")[-4000:]
+    for table in TABLES:
+        rows = warehouse.ask(f"SELECT id, value, name FROM many.{table} ORDER BY id")
+        assert rows == [(id_, *values) for id_, values in sorted(source[table].items())], table
+    count = "SELECT count(*) FROM information_schema.tables WHERE TABLE_SCHEMA = 'many' AND TABLE_NAME LIKE 't__'"
+    assert warehouse.ask(count) == [(50,)]

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from starrocks_emulator.process import EmulatorProcess
 from tests.support.quick_start import Pipeline, Warehouse, blocks, rows_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.deep]
 
 
+@pytest.mark.own_emulator("the page starts it")
 @pytest.mark.parametrize(
     ("page", "folder"), [("docs/start/files.md", "events"), ("docs/start/changelog.md", "changes")]
 )
@@ -23,16 +25,17 @@ def test_a_quick_start_with_files(page: str, folder: str, tmp_path: Path) -> Non
     file = tmp_path / "home" / folder / "1.jsonl"
     file.parent.mkdir(parents=True)
     file.write_text(events, encoding="utf-8")
-    with Warehouse(tmp_path / "starrocks", "root", "") as starrocks:
+    with EmulatorProcess(tmp_path / "starrocks") as server:
+        starrocks = Warehouse(server)
         starrocks.run(tables)
         addresses = {
-            "http://127.0.0.1:8030": starrocks.server.load_url,
-            "mysql://127.0.0.1:9030": starrocks.server.query_url,
+            "http://127.0.0.1:8030": server.load_url,
+            "mysql://127.0.0.1:9030": server.query_url,
         }
         with Pipeline(program, tmp_path / "home", addresses) as pipeline:
             pipeline.wait(starrocks.shows(select, table_text))
         for text in client:  # the page's own MySQL client
-            port = f"port={starrocks.server.query_port}"
+            port = f"port={server.query_port}"
             words = [sys.executable, "-c", text.replace("port=9030", port)]
             process = subprocess.run(
                 words, input=select, stdout=subprocess.PIPE, text=True, timeout=60, check=True

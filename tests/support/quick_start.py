@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -15,13 +16,15 @@ from typing import Any
 from typing_extensions import Self
 
 from starrocks_emulator.process import EmulatorProcess
-from starrocks_emulator.settings import Settings
 from tests.support.query_port import query
+from tests.support.servers import ServerForTests, program_for
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 USER, PASSWORD = "sink", "secret"
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_USER = re.compile(rf'(username"?\s*[=:]\s*)"{USER}"')
+_HOSTS = re.compile(r"^.*\bredirect_hosts\b.*\n", re.MULTILINE)
 _SPARK = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -48,43 +51,56 @@ def rows_of(block: str) -> list[list[str]]:
 
 
 class Warehouse:
-    """An emulator whose one user is the one of the pages' grants; it may do everything, so grants are not run.
+    """The StarRocks of a page. The server's user may do everything, so the page's grants are not run."""
 
-    `cores` are those of its backend: each table of a StarRocks transaction takes one of eight threads of a core.
-    """
+    def __init__(self, server: EmulatorProcess | ServerForTests) -> None:
+        self.server = server
+        self.user: str = server.settings.user
+        self.password: str = server.settings.password
 
-    def __init__(self, folder: Path, user: str = USER, password: str = PASSWORD, cores: int = 2) -> None:
-        self.server = EmulatorProcess(folder, Settings(user=user, password=password, cores=cores))
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variable that the pages' pipelines read the password from."""
+        return {"STARROCKS_PASSWORD": self.password}
+
+    def placed(self, text: str) -> str:
+        """A printed program or file with this server's addresses, databases and user instead of the page's."""
+        for printed, url in (("http://fe:8030", self.server.load_url), ("mysql://fe:9030", self.server.query_url)):
+            address = printed.partition("://")[2]
+            assert address in text, address
+            text = text.replace(printed, url).replace(address, url.partition("://")[2])
+        text = _USER.sub(lambda match: match[1] + json.dumps(self.user), program_for(self.server, text))
+        # The page's hosts of backends are none of a server for tests, whose backends have names of their own.
+        return _HOSTS.sub("", text) if isinstance(self.server, ServerForTests) else text
 
     def run(self, block: str) -> None:
         for sql in statements(block):
             self.ask(sql)
 
     def ask(self, sql: str) -> list[tuple[Any, ...]]:
-        return query(self.server, sql, user=self.server.settings.user, password=self.server.settings.password)
+        return query(self.server, sql)
 
     def shows(self, select: str, printed: str) -> Callable[[], bool]:
         """Whether the SELECT gives the printed table now."""
         return lambda: [list(map(str, row)) for row in self.ask(select.strip().rstrip(";"))] == rows_of(printed)
-
-    def __enter__(self) -> Self:
-        self.server.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.server.stop()
 
 
 class Pipeline:
     """The printed program as a process; leaving the context ends it by SIGTERM, and it must end well.
 
     `replacements` replaces printed texts, each of which must be there. `activated`: whether the Python environment is,
-    so that Spark's tasks find it.
+    so that Spark's tasks find it; `environment` has more variables.
     """
 
-    def __init__(self, program: str, folder: Path, replacements: Mapping[str, str], *, activated: bool = True) -> None:
+    def __init__(
+        self,
+        program: str,
+        folder: Path,
+        replacements: Mapping[str, str],
+        *,
+        activated: bool = True,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         for text, replacement in replacements.items():
             assert text in program, text
             program = program.replace(text, replacement)
@@ -92,6 +108,7 @@ class Pipeline:
         (folder / "pipeline.py").write_text(program, encoding="utf-8")
         self._folder = folder
         self._activated = activated
+        self._environment = environment or {}
         self._process: subprocess.Popen[bytes] | None = None
 
     def wait(self, true: Callable[[], bool], seconds: float = 240) -> None:
@@ -108,7 +125,7 @@ class Pipeline:
         environment = os.environ | {
             "PYSPARK_SUBMIT_ARGS": f"--master local[2] {spark} pyspark-shell",
             "PYTHONPATH": str(ROOT),
-            "STARROCKS_PASSWORD": PASSWORD,
+            **self._environment,
         }
         environment.pop("PYSPARK_PYTHON", None)
         if self._activated:

@@ -34,11 +34,11 @@ NAMES = (SHOP, "bank", "many", "site", "test")
 _PATIENCE = 120.0
 """Seconds for a statement: a server that is busy with the loads of other tests answers late."""
 
-_CREATED = re.compile(r"\s*CREATE\s+DATABASE\s+(?:IF\s+NOT\s+EXISTS\s+)?`?(\w+)`?", re.IGNORECASE)
-_DATABASE = re.compile(r"""(database"?\s*[=:,]\s*)"(\w+)\"""")
+_NAMED = re.compile(r"\s*(?:CREATE|DROP)\s+DATABASE\s+(?:IF\s+(?:NOT\s+)?EXISTS\s+)?`?(\w+)`?", re.IGNORECASE)
+_DATABASE = re.compile(r"""(database(?:-name)?"?\s*[=:,]\s*)"(\w+)\"""")
 _ENDED = ("VISIBLE", "COMMITTED", "ABORTED")
 _LISTED = (
-    "SELECT DISTINCT LABEL FROM information_schema.loads WHERE DB_NAME = 'shop'"
+    "SELECT DISTINCT LABEL FROM information_schema.loads WHERE DB_NAME = '{}'"
     " AND STATE NOT IN ('FINISHED', 'CANCELLED', 'COMMITED')"
 )
 
@@ -78,8 +78,8 @@ class ServerForTests:
 
     def query(self, sql: str, *values: Any, **more: Any) -> list[tuple[Any, ...]]:
         """The rows of a statement that names the test's databases as the tests do."""
-        if created := _CREATED.match(sql):
-            self.database(created[1])
+        if named := _NAMED.match(sql):
+            self.database(named[1])
         return self._ask(self.renamed(sql), *values, **more)
 
     def renamed(self, sql: str) -> str:
@@ -93,7 +93,7 @@ class ServerForTests:
     def clean_up(self) -> None:
         """Roll back what is open in the test's databases, and drop them."""
         for name, real in self._databases.items():
-            for label in open_labels(self, self.query) if name == SHOP else ():
+            for label in open_labels(self, self.query, name):
                 headers = {"db": real, "label": label, "transaction_type": "multi"}
                 auth = (self.settings.user, self.settings.password)
                 url = f"{self.load_url}/api/transaction/rollback"
@@ -131,14 +131,15 @@ def place_of(server: Server, name: str = SHOP) -> dict[str, Any]:
     return place
 
 
-def open_labels(server: Server, ask: Callable[[str], list[tuple[Any, ...]]]) -> list[str]:
-    """Labels of `shop` with loads that have not ended.
+def open_labels(server: Server, ask: Callable[[str], list[tuple[Any, ...]]], database: str = SHOP) -> list[str]:
+    """Labels of a test's database with loads that have not ended.
 
     4.1.1 shows the loads of committed labels as open for ever (wire contract 4.15), so each is asked for its state.
     """
-    database, auth = database_of(server), (server.settings.user, server.settings.password)
-    labels = [str(label) for (label,) in ask(_LISTED)]
-    return [label for label in labels if _state(server.load_url, database, label, auth) not in _ENDED]
+    auth = (server.settings.user, server.settings.password)
+    labels = [str(label) for (label,) in ask(_LISTED.format(database))]
+    real = database_of(server, database)
+    return [label for label in labels if _state(server.load_url, real, label, auth) not in _ENDED]
 
 
 def _state(load_url: str, database: str, label: str, auth: tuple[str, str]) -> str:
