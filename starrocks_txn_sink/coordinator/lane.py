@@ -60,13 +60,23 @@ class Lane:
     error: errors.StarRocksSinkError | None = None
     receipt: model.Receipt | None = None
     _last_failure: str = ""
-    _began_at: float = 0.0
+    _began_at: float | None = None
     _loading: dict[str, float] = field(default_factory=dict)  # when the running load of each table began
     _waiting: list[model.LoadAction] = field(default_factory=list)  # for the label's begin
+    _beginning: bool = False
     _retries: int = 0
     _txn_id: int | None = None
 
     # --- state, for the driver of this object ---
+
+    @property
+    def may_have_begun(self) -> bool:
+        """Whether the label may be open by this lane's doing."""
+        return self._beginning
+
+    def age(self, now: float) -> float:
+        """Seconds since the label was begun, or since the lane's first rows if it was not yet; 0.0 without rows."""
+        return now - self._began_at if self._began_at is not None else 0.0
 
     @property
     def saturated(self) -> bool:
@@ -121,14 +131,14 @@ class Lane:
     def _load(self, now: float) -> list[LaneAction]:
         if self.lane_begins:
             return self._begin(now)
-        if now - self._began_at >= self.buffer.limits.timeout:
+        if self.age(now) >= self.buffer.limits.timeout:
             # The server has ended the label by this moment, too (wire contract 4.12).
             self.fail(self._timeout_error(now))
             return []
         loads: list[LaneAction] = [*self._waiting, *self._loads(now)]
         self._waiting = []
         if not loads and not self._loading and self.buffer.all_sent:
-            self.receipt = self._receipt()
+            self.receipt = self._receipt(now)
             self._move(Phase.DONE)
         return loads
 
@@ -139,7 +149,7 @@ class Lane:
         self._waiting = list(self._loads(now))
         if not self._waiting:
             return []
-        self._began_at = now
+        self._beginning, self._began_at = True, now
         return [model.BeginAction(self.label)]
 
     def _loads(self, now: float) -> Iterator[model.LoadAction]:
@@ -221,7 +231,7 @@ class Lane:
             raise RuntimeError(f"A lane cannot go from {self.phase.value} to {target.value}.")
         self.phase = target
 
-    def _receipt(self) -> model.Receipt:
+    def _receipt(self, now: float) -> model.Receipt:
         return model.Receipt(
             label=self.label,
             txn_id=self._txn_id,
@@ -234,6 +244,7 @@ class Lane:
             retries=self._retries,
             recycled=False,
             committed_at=self.wall(),
+            open_seconds=self.age(now) if self._beginning else 0.0,
         )
 
 

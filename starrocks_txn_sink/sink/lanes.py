@@ -399,6 +399,8 @@ class RoundRunner:
         self._reports[label] = of_kind(messages, LaneReport)
         self.written.carried = of_kind(messages, CarryOver)
         result = result_of(messages)
+        if self._task.lane_begins:
+            self._metrics.learn_begin(label, (receipt for share in result.shares for receipt in share.loaded))
         if any(isinstance(failure.error, LoadsCollided) for failure in result.failures):
             self._metrics.count_collision()
         for failure in result.failures:
@@ -416,6 +418,7 @@ class RoundRunner:
                 ends = self._deadline.clock.wall() + seconds
                 task = replace(self._task, label=label, part=part, hold=hold, room=room)
                 task = replace(task, round_ends=ends, round_seconds=seconds)
+                self._metrics.run_lanes()
                 clock = self._deadline.clock
                 with Span(self._steps, clock.monotonic, "step", {"step": "lanes", "label": label}) as span:
                     messages = self._run_lanes(task)
@@ -568,6 +571,7 @@ def result_of(messages: Sequence[Message]) -> LanesResult:
         [lack.columns for lack in of_kind(messages, TablesLack)],
         {name: position for wait in of_kind(messages, RowsWait) for name, position in wait.positions.items()},
         [bad.places() for bad in of_kind(messages, BadRows)],
+        begun=any(report.begun for report in of_kind(messages, LaneReport)) or bool(of_kind(messages, OrderViolation)),
     )
 
 

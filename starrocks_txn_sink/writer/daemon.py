@@ -3,13 +3,17 @@
 A worker of Spark's own daemon imports them by itself, a second of processor time each, and compiles pyspark from
 `pyspark.zip` where that comes first on its path. A fork has no threads, so nothing here may start one in Python; the
 native ones of NumPy and Arrow take care of a fork by themselves.
+
+Where Spark ends a task early, its worker cannot write any more, and the daemon prints the traceback of that. Nothing is
+wrong then, so this daemon prints none.
 """
 
 import contextlib
 import importlib.machinery
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 _ZIP: Final = Path("python", "lib", "pyspark.zip")  # below SPARK_HOME, which pip's installation is as well
 
@@ -34,9 +38,21 @@ def preload() -> None:
         import starrocks_txn_sink.sources.kafka.ranges  # noqa: F401
 
 
+def print_unless_gone(*values: object, **options: Any) -> None:
+    """`print`, but for an error about a reader that has gone: the JVM has closed the task's socket."""
+    if not isinstance(sys.exc_info()[1], BrokenPipeError | ConnectionResetError):
+        print(*values, **options)  # noqa: T201  (Spark's own line)
+
+
+def quiet() -> Callable[[], None]:
+    """Spark's daemon without those lines; returns its main function."""
+    from pyspark import daemon
+
+    daemon.print = print_unless_gone  # type: ignore[attr-defined]  # its functions look there first
+    return daemon.manager
+
+
 if __name__ == "__main__":
     prefer_installed_pyspark()
     preload()
-    from pyspark.daemon import manager
-
-    manager()
+    quiet()()

@@ -77,6 +77,7 @@ class LaneMetrics:
         # Parts of the lane that the report reads; the lane sets each one when it has made it.
         self.unpositioned: UnpositionedSegmenter | None = None
         self.core: Lane | None = None
+        self.lane_begins = False
         self.ownership: Ownership | None = None
         self.checks: TableChecks | None = None
         self.unique: UniqueRows | None = None
@@ -95,6 +96,29 @@ class LaneMetrics:
     def count_collision(self) -> None:
         """Count a label that the server cancelled because two first loads of a table met."""
         self._cost.retries["load"][LoadsCollided.code] += 1
+
+    def run_lanes(self) -> None:
+        """Say that lanes run: after a failure this is another attempt."""
+        with self._lock:
+            self._count_retry()
+
+    def learn_begin(self, label: str, loaded: Iterable[Receipt]) -> None:
+        """Take from the lanes' receipts when they have begun `label` themselves, and how long that took."""
+        receipts = list(loaded)
+        if not receipts:
+            return
+        now = self._clock.monotonic()
+        with self._lock:
+            self._label(label).begun_at = now - max(receipt.open_seconds for receipt in receipts)
+            seconds = max(receipt.phase_seconds.get("begin", 0.0) for receipt in receipts)
+            self._phases["begin"] = self._phases.get("begin", 0.0) + seconds
+
+    def with_begin(self, receipt: Receipt) -> Receipt:
+        """The lane's receipt with the seconds of its begin, if it has begun the label."""
+        if not self.lane_begins:
+            return receipt
+        with self._lock:
+            return replace(receipt, phase_seconds={"begin": self._phases.get("begin", 0.0)})
 
     def attach_replay(self, replay: Replay) -> None:
         """For rows with positions: `replay` knows which rows are new, and how many were skipped."""
@@ -144,10 +168,13 @@ class LaneMetrics:
         self._cost.inflight_peak = max(self._cost.inflight_peak, self._running["load"])
         if step == "begin":
             self._label(label).begun_at = now
-            if self._failed is not None:
-                failed_step, code = self._failed
-                self._cost.retries[failed_step][code] += 1
-                self._failed = None
+            self._count_retry()
+
+    def _count_retry(self) -> None:
+        if self._failed is not None:
+            failed_step, code = self._failed
+            self._cost.retries[failed_step][code] += 1
+            self._failed = None
 
     def _end_step(self, step: str, outcome: object) -> None:
         now = self._clock.monotonic()
@@ -213,9 +240,10 @@ class LaneMetrics:
     def report(self, receipts: Sequence[Receipt], error: BaseException | None = None) -> LaneReport:
         """All counts until now; `error` is the error that the lane, or the driver, fails with."""
         core, replay = self.core, self._replay or Replay()
+        begun = core.may_have_begun if core is not None else not self.lane_begins
         with self._lock:
             work, cost, trouble = copy.deepcopy((self._work, self._cost, self._trouble))
-        report = LaneReport(*self._place, work, cost, trouble)
+        report = LaneReport(*self._place, work, cost, trouble, begun)
         if error is not None:
             report = report.fail(error)
             if error is not self._last_error:

@@ -192,7 +192,8 @@ class LaneTask:
         try:
             return run()
         except StarRocksSinkError as error:
-            return [(messages.attached_report(error) or nothing).fail(error, clock.wall())]
+            early = replace(nothing, begun=not self.lane_begins)
+            return [(messages.attached_report(error) or early).fail(error, clock.wall())]
         except BaseException as error:
             messages.write_envelope(error)
             raise
@@ -226,6 +227,7 @@ class LaneTry:
         self.deadline = Deadline.after(task.time_limit, clock)
         encoding = Compression(task.options.compression).value
         self.metrics = LaneMetrics(task.job, attempt.lane, task.batch_id, encoding, clock)
+        self.metrics.lane_begins = task.lane_begins
         self.stopped = False  # at the end of the round, with more rows to come
         self._source = source
         self._segmenter: Segmenter | None = None
@@ -256,7 +258,7 @@ class LaneTry:
                 # Spark prints the traceback for each try of the task; the message and its place say it all.
                 raise error.with_traceback(None) from None
             raise
-        loaded = [receipt] if receipt is not None else []
+        loaded = [self.metrics.with_begin(receipt)] if receipt is not None else []
         return [self.share(loaded), self.metrics.report(loaded)]
 
     def share(self, loaded: Iterable[Receipt]) -> LaneShare:

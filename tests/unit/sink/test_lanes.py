@@ -24,7 +24,7 @@ from starrocks_txn_sink.errors import (
     StarRocksSinkError,
     Unordered,
 )
-from starrocks_txn_sink.protocol.label import Backoff
+from starrocks_txn_sink.protocol.label import Backoff, Label, begin, run
 from starrocks_txn_sink.protocol.ledger import Position
 from starrocks_txn_sink.protocol.wire import Operation, Reply, Request
 from starrocks_txn_sink.rows.segments import Skip
@@ -214,6 +214,29 @@ def test_the_lanes_load_under_the_label_that_the_driver_has_begun(server: ModelS
     assert server.commits == [task.label] == case.collected
     assert [report.lane for report in outcome.reports] == [0, 1, 0]  # the driver's own comes last
     assert (task.round_seconds, task.round_ends) == (TASK.longest_round, case.clock.wall() + TASK.longest_round)
+
+
+def test_the_age_of_a_label_that_a_lane_has_begun_is_the_lanes(server: ModelServer) -> None:
+    def lanes(task: LaneTask) -> list[Message]:
+        clock = case.clock
+        run(begin(Label("shop", task.label), OPTIONS.begin_headers()), server, clock, Deadline.after(10, clock))
+        sent, *others = loading(case.runner, task)
+        assert isinstance(sent, LaneShare)
+        (loaded,) = sent.loaded
+        loaded = replace(loaded, open_seconds=42.0, phase_seconds={"begin": 2.0})
+        return [replace(sent, loaded=(loaded,)), *others]
+
+    case = Case(lanes, replace(TASK, lane_begins=True))
+    case.clock.advance(1_000_000.0)  # of a machine that has been up for days
+    (receipt,) = case.write().receipts
+    assert (receipt.open_seconds, receipt.phase_seconds["begin"]) == (42.0, 2.0)
+
+
+def test_a_lane_that_has_begun_nothing_costs_no_rollback(server: ModelServer) -> None:
+    report = LaneReport("job", 0, 7, begun=False).fail(InputError("torn"))
+    with pytest.raises(InputError, match="torn"):
+        Case(lambda _: [report], replace(TASK, lane_begins=True, whole=True)).write()
+    assert operations(server) == []
 
 
 def test_a_failed_lane_is_run_again_under_a_new_label_and_all_reports_are_kept(server: ModelServer) -> None:
