@@ -9,7 +9,8 @@ from __future__ import annotations
 import difflib
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
 _UNPRINTABLE = re.compile(
@@ -350,6 +351,8 @@ class RowsRejected(StarRocksSinkError, Terminal):
     code = "rows_rejected"
     summary = "StarRocks or the sink rejected rows, and nothing of the transaction became visible."
     hint = "Correct the rows or the table, or set on_bad_rows='quarantine'."
+    by_table: Mapping[str, tuple[int, str]] = MappingProxyType({})
+    """Of each table, as far as the server says: rejected rows, and why ("" if it does not say). Not pickled."""
 
 
 class OutcomeUnknown(StarRocksSinkError, Terminal):

@@ -11,7 +11,11 @@ has to be undone.
 The search halves: of the source transactions that were rejected together, the first half is tried; after its commit the
 rejected one is among the others. The server names the tables with bad rows, so only source transactions with rows of
 these tables are suspects. The last suspect of a part that is rejected becomes a dead letter. So n suspects take about
-log2(n) labels for each rejected one, and each label runs the lanes again. Pure.
+log2(n) labels for each rejected one, and each label runs the lanes again.
+
+The server has no reason for rows that are alone in a table's load, as those of the last suspect often are. But parts of
+one search lie in each other, so a larger part that had as many rejected rows of the table had the same ones, and what
+the server said of them is the reason. Pure.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from starrocks_txn_sink.errors import RowsRejected
+from starrocks_txn_sink.protocol.refusals import UNSAID
 
 if TYPE_CHECKING:
     from starrocks_txn_sink.coordinator.coordinator import LaneShare
@@ -71,6 +76,7 @@ class Quarantine:
     _cuts: list[Cut] = field(default_factory=list)  # of the part that is written now
     _reached: dict[str, int] = field(default_factory=dict)  # the last position loaded of it, by source partition
     _dead_letters: int = 0  # source transactions of that part
+    _said: dict[str, tuple[int, str]] = field(default_factory=dict)  # of this search, by table: rejected rows, and why
     _over: RowsRejected | None = None
 
     def add(self, found: Mapping[Cut, DeadLetter]) -> Part:
@@ -101,6 +107,9 @@ class Quarantine:
         """The server has rejected rows of the part; raises `error` if that ends the write."""
         if error is self._over:
             raise error
+        if self.part.upto is None:  # a new search
+            self._said.clear()
+        self._said |= {table: (rows, why) for table, (rows, why) in error.by_table.items() if why}
         tables = frozenset(filter(None, str(error.context.get("table") or "").split(", ")))
         if self.part.tables and not self.part.tables & tables:  # others than those whose cuts the lanes have named
             self.part = replace(self.part, tables=tables)
@@ -117,7 +126,16 @@ class Quarantine:
             )
             raise error
         label = str(error.context.get("label", ""))
-        self.add({self._suspects[0]: DeadLetter(error.message, label)})
+        self.add({self._suspects[0]: DeadLetter(self._reason_of(error), label)})
+
+    def _reason_of(self, error: RowsRejected) -> str:
+        """The message of the last suspect's rejection, with what the server has said of the same rows before."""
+        said = [
+            self._said[table][1]
+            for table, (rows, _) in error.by_table.items()
+            if self._said.get(table, (0, ""))[0] == rows
+        ]
+        return error.message.replace(UNSAID, "; ".join(said)) if said else error.message
 
     def commit(self, *, stopped: bool = False) -> bool:
         """What is loaded of the part is visible; returns whether everything is.

@@ -23,6 +23,8 @@ _BAD_ROWS = (
 # Proves rejected rows only with a log of them: the server says so in its own trouble, too (wire contract 4.9).
 NO_ROWS = "No rows were imported"
 _LOG_OF_ROWS = "tracking_url"
+UNSAID: Final = "the server does not say why"
+"""In the message of RowsRejected: no table with rejected rows has a log (wire contract 5.10)."""
 # The server rejects such a request again, whatever rows it has.
 _BAD_REQUESTS = (
     "Failed to find table",

@@ -11,14 +11,14 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.errors import CommitFailed, RowsRejected, StarRocksSinkError
 from starrocks_txn_sink.protocol.ledger import identifier
-from starrocks_txn_sink.protocol.refusals import NO_ROWS
+from starrocks_txn_sink.protocol.refusals import NO_ROWS, UNSAID
 
 AskRows = Callable[[str, tuple[object, ...], Deadline], list[dict[str, Any]]]
 """As `LeaderConnection.rows`, with names of columns in lower case."""
@@ -78,15 +78,28 @@ class Explainer:
         rows = {table: count for table, count in sorted(rows.items()) if count > 0}
         if not rows:
             return error
-        logs = [str(load["trackingurl"]) for load in loads if load["tablename"] in rows and load.get("trackingurl")]
-        return _rejected(rows, self._reasons(logs, deadline), error.context)
+        logs = {
+            str(load["tablename"]): str(load["trackingurl"])
+            for load in loads
+            if load["tablename"] in rows and load.get("trackingurl")
+        }
+        lines = self._lines(logs, deadline)
+        rejected = _rejected(
+            rows, self._reasons([line for of_table in lines.values() for line in of_table]), error.context
+        )
+        rejected.by_table = {table: (rows[table], "; ".join(self._reasons(lines.get(table, [])))) for table in rows}
+        return rejected
 
-    def _reasons(self, logs: list[str], deadline: Deadline) -> list[str]:
-        lines = list[str]()
-        for url in logs[:_MOST_LOGS] if self.read_log is not None else ():
+    def _lines(self, logs: Mapping[str, str], deadline: Deadline) -> dict[str, list[str]]:
+        """By table the lines with a reason, of the first logs."""
+        lines = dict[str, list[str]]()
+        for table, url in list(logs.items())[:_MOST_LOGS] if self.read_log is not None else ():
             with contextlib.suppress(StarRocksSinkError):
                 assert self.read_log is not None
-                lines += errors_in(self.read_log(url, deadline))
+                lines[table] = errors_in(self.read_log(url, deadline))
+        return lines
+
+    def _reasons(self, lines: Sequence[str]) -> list[str]:
         return [line[:_SHOWN_BYTES] for line in lines[:_MOST_REASONS]] if self.values else reasons(lines)
 
 
@@ -97,8 +110,7 @@ def _loads_of(database: str, label: str) -> str:
 def _rejected(rows: Mapping[str, int], why: list[str], context: Mapping[str, object]) -> RowsRejected:
     counts = ", ".join(f"{count} row{'s' if count > 1 else ''} of {table}" for table, count in rows.items())
     return RowsRejected(
-        f"The server rejected {counts}, so nothing of the transaction became visible: "
-        f"{'; '.join(why) or 'the server does not say why'}.",
+        f"The server rejected {counts}, so nothing of the transaction became visible: {'; '.join(why) or UNSAID}.",
         hint="Correct the rows or the table, or set on_bad_rows='quarantine'.",
         **{**context, "table": ", ".join(rows)},
     )

@@ -12,6 +12,7 @@ from typing import Any, Final
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
+from starrocks_txn_sink.protocol.refusals import UNSAID
 from tests.support.query_port import query
 from tests.support.threaded_lanes import ThreadedJob, Transaction
 
@@ -29,7 +30,6 @@ BAD_IDS: Final[Mapping[str, object]] = {
     "a row that no partition takes": _BEHIND,
 }
 """Ids of bad rows, which only the server finds, by words of the reason."""
-_UNSAID: Final = "the server does not say why"  # where no row of the load is good (wire contract 6.5)
 
 Place = tuple[str, int]
 """A source partition, and a position."""
@@ -122,7 +122,7 @@ class Shop:
     def count_reasons(self) -> Counter[str]:
         """Bad source transactions that are dead letters: those with the server's reason, and those without one."""
         reasons = {(name, position): reason for name, position, _, _, reason in self._dead_letters()}
-        return Counter("unsaid" if _UNSAID in reason else "said" for reason in reasons.values())
+        return Counter("unsaid" if UNSAID in reason else "said" for reason in reasons.values())
 
     def _dead_letters(self) -> list[tuple[str, int, str, object, str]]:
         names = "source_partition, position, table_name, content, reason"
@@ -137,7 +137,7 @@ class Shop:
         if bad is None:
             return False
         table, words, made = bad
-        is_said = words in reason or (len(made[table]) == 1 and _UNSAID in reason)
+        is_said = words in reason or (len(made[table]) == 1 and UNSAID in reason)
         return f" of {table}," in reason and is_said
 
     def check(self) -> None:

@@ -25,6 +25,7 @@ from starrocks_txn_sink.coordinator.model import (
 from starrocks_txn_sink.coordinator.quarantine import DeadLetter, Part, Quarantine
 from starrocks_txn_sink.errors import RowsRejected, StarRocksSinkError
 from starrocks_txn_sink.protocol.label import Aborted, Committed
+from starrocks_txn_sink.protocol.refusals import UNSAID
 from tests.support.depth import examples
 from tests.support.manual_clock import ManualClock
 
@@ -124,14 +125,42 @@ class Server:
         if aside and self.rejects_dead_letters:
             return Aborted(label, RowsRejected("a dead letter is too long", label=label))
         if bad:
-            tables = ", ".join(sorted({table_of(place) for place in bad})) if self.tells else None
-            return Aborted(label, RowsRejected("bad rows", label=label, table=tables))
+            return Aborted(label, self._rejection(label, [place for place in places if place not in aside]))
         self.dead += sorted(aside)
         self.committed += [place for place in places if place not in aside]
         for partition, position in places:
             assert self.known.get(partition, -1) < position
             self.known[partition] = position
         return Committed(label, 1)
+
+    def _rejection(self, label: str, places: Sequence[Place]) -> RowsRejected:
+        """What the server says of a label; it has no reason for a table of which no row is good."""
+        bad = [place for place in places if place in self.bad]
+        if not self.tells:
+            return RowsRejected("bad rows", label=label)
+        by_table = {
+            table: (
+                len(rows),
+                "" if all(place in self.bad for place in places if table_of(place) == table) else f"{rows}",
+            )
+            for table in sorted(map(table_of, bad))
+            for rows in ([place for place in bad if table_of(place) == table],)
+        }
+        why = "; ".join(filter(None, (why for _, why in by_table.values())))
+        error = RowsRejected(f"bad rows: {why or UNSAID}", label=label, table=", ".join(by_table))
+        error.by_table = by_table
+        return error
+
+    @property
+    def reasons(self) -> dict[Place, str]:
+        """Why each source transaction was set aside of which the server alone knew."""
+        judged = self.judged | self.late
+        return {
+            place: letter.reason
+            for part in self.runs
+            for place, letter in part.set_aside.items()
+            if place not in judged
+        }
 
 
 def table_of(place: Place) -> str:
@@ -220,6 +249,9 @@ def test_the_bad_ones_are_dead_letters_and_the_good_ones_are_there_once_in_order
     receipts, _ = write(server)
     check(server, receipts)
     assert len(server.labels) <= most_labels(server)
+    if tells:
+        for place, reason in server.reasons.items():
+            assert reason in (f"bad rows: {[place]}", f"bad rows: {UNSAID}")
 
 
 @examples(400)
@@ -259,6 +291,21 @@ def test_a_source_transaction_that_is_alone_becomes_a_dead_letter_with_the_serve
     (only,), _ = write(server)
     assert (only.rows, only.dead_lettered_rows) == (0, 1)
     assert server.runs[1].set_aside == {("p", 7): DeadLetter("bad rows", "L0")}
+
+
+def test_a_reason_that_the_server_has_only_of_a_larger_part_is_kept() -> None:
+    """The last suspect is alone in its table's load; before, other rows of the table were good."""
+    places = [("p", position) for position in range(30)]
+    server = Server([places], {("p", 7), ("p", 22)}, tells=True)
+    check(server, write(server)[0])
+    assert server.reasons == {place: f"bad rows: {[place]}" for place in server.bad}
+
+
+def test_a_reason_of_an_earlier_search_is_not_taken() -> None:
+    """In a later round a row of the same table is bad, too, but alone in its load from the beginning."""
+    server = Server([[("p", 0), ("p", 3), ("p", 6), ("p", 7)]], {("p", 3), ("p", 6)}, stops=2, tells=True)
+    check(server, write(server)[0])
+    assert server.reasons == {("p", 3): f"bad rows: {[('p', 3)]}", ("p", 6): f"bad rows: {UNSAID}"}
 
 
 def test_what_the_lanes_find_themselves_costs_no_label() -> None:

@@ -87,6 +87,8 @@ def test_the_error_names_tables_counts_and_reasons() -> None:
     assert "NULL in a NOT NULL column, column k (1)" in text
     assert "label=l1" in text
     assert error.context["table"] == "a, b"
+    assert isinstance(error, RowsRejected)
+    assert error.by_table == {"a": (2, "NULL in a NOT NULL column, column k (1)"), "b": (1, "")}
     assert "quarantine" in text
 
 
