@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.options.table_rules import COMMIT_TIME
+from starrocks_txn_sink.rows.columns import TABLE
 
 Numbers = np.ndarray[Any, np.dtype[Any]]
 
@@ -23,6 +25,20 @@ def numbers_by_table(tables: pa.Array) -> tuple[list[str], Numbers]:
     encoded = tables.dictionary_encode()
     names = encoded.dictionary.to_pylist()
     return names, encoded.indices.fill_null(len(names)).to_numpy()
+
+
+class TableNumbers:
+    """`numbers_by_table` of a batch, found once for all who look at the same batch one after the other."""
+
+    def __init__(self) -> None:
+        self._last: Callable[[], pa.RecordBatch | None] = lambda: None
+        self._found: tuple[list[str], Numbers] = [], np.empty(0)
+
+    def __call__(self, batch: pa.RecordBatch) -> tuple[list[str], Numbers]:
+        if self._last() is not batch:
+            self._found = numbers_by_table(batch.column(TABLE))
+            self._last = weakref.ref(batch)
+        return self._found
 
 
 def heads_of(

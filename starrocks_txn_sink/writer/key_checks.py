@@ -21,7 +21,7 @@ from starrocks_txn_sink.options.sink_options import is_own_table
 from starrocks_txn_sink.rows import columns
 from starrocks_txn_sink.rows.bad_rows import BadRow
 from starrocks_txn_sink.rows.key_sizes import LIMIT, KeySize
-from starrocks_txn_sink.rows.metadata import Numbers, numbers_by_table
+from starrocks_txn_sink.rows.metadata import Numbers, TableNumbers
 from starrocks_txn_sink.rows.target import TargetColumn
 from starrocks_txn_sink.sql.connection import LeaderConnection
 
@@ -70,6 +70,7 @@ class KeyChecks:
     columns_of: ColumnsOf
     limit_of: LimitOf
     deadline: Deadline
+    numbers: TableNumbers = field(default_factory=TableNumbers)
     _limit: int = LIMIT
     _columns: dict[str, Sequence[TargetColumn]] = field(default_factory=dict)
     _sizes: dict[str, KeySize | None] = field(default_factory=dict)
@@ -77,7 +78,7 @@ class KeyChecks:
 
     def __call__(self, batch: pa.RecordBatch) -> list[BadRow]:
         """The rows whose key is too long."""
-        names, of_row = numbers_by_table(batch.column(columns.TABLE))
+        names, of_row = self.numbers(batch)
         if not any(self._may_be_long(name) for name in names):
             return []
         payload = batch.column(columns.PAYLOAD)

@@ -24,6 +24,7 @@ from starrocks_txn_sink.protocol.ledger import quote
 from starrocks_txn_sink.rows.alterations import alteration
 from starrocks_txn_sink.rows.bad_rows import BadRow, refused
 from starrocks_txn_sink.rows.member_names import Filled, LackingColumns, MemberNames, TypesOf, never_filled, no_types
+from starrocks_txn_sink.rows.metadata import TableNumbers
 from starrocks_txn_sink.rows.row_check import RowCheck
 from starrocks_txn_sink.rows.segments import CheckRows, FitRows, as_they_are
 from starrocks_txn_sink.rows.target import (
@@ -294,13 +295,14 @@ class TableChecks:
         self._texts = RowCheck(doubtful_rows)
         self.members = self._member_names(compared, unchanged)
         self._keys: KeyChecks | None = None
+        numbers = TableNumbers()
         if known_columns is not None:
-            self._keys = KeyChecks(self._columns_of, known_columns.key_limit, deadline)
+            self._keys = KeyChecks(self._columns_of, known_columns.key_limit, deadline, numbers)
         self._values: ValueChecks | None = None
         if known_columns is not None and options.check_values:
             encodes_bytes = source.encodes_bytes or modes is not None
             zone, wall = zone_of(options.timestamp_zone), deadline.clock.wall
-            self._values = ValueChecks(self._judged_columns, zone, encodes_bytes, options.decoded, wall)
+            self._values = ValueChecks(self._judged_columns, zone, encodes_bytes, options.decoded, wall, numbers)
         self.narrow: NarrowColumns | None = None
         if known_columns is not None and source.new_types is not no_new_types:
             types_of_table = source.options_of or options.options_of

@@ -23,7 +23,7 @@ from starrocks_txn_sink.options.decoding import Encoding
 from starrocks_txn_sink.options.sink_options import is_own_table
 from starrocks_txn_sink.rows import columns, segments
 from starrocks_txn_sink.rows.bad_rows import BadRow
-from starrocks_txn_sink.rows.metadata import numbers_by_table
+from starrocks_txn_sink.rows.metadata import TableNumbers
 from starrocks_txn_sink.rows.target import TargetColumn
 from starrocks_txn_sink.rows.values.judgement import RowRules, UnfitColumn
 
@@ -49,6 +49,7 @@ class ValueChecks:
     encodes_bytes: bool = False
     decoded: Callable[[str], Mapping[str, Encoding]] = lambda _: {}
     wall: Callable[[], float] = SystemClock().wall
+    numbers: TableNumbers = field(default_factory=TableNumbers)
     _columns: dict[str, Sequence[TargetColumn]] = field(default_factory=dict)
     _judges: dict[tuple[str, ...], ValueJudge] = field(default_factory=dict)  # by the tables of a batch
     _good: tuple[pa.RecordBatch, pa.Array | None] | None = None  # a batch without bad rows, and its payload as sent
@@ -78,7 +79,7 @@ class ValueChecks:
 
     def _judged(self, batch: pa.RecordBatch) -> tuple[pa.Array | None, dict[int, UnfitColumn], Callable[[int], str]]:
         """The payload as it is sent (None: as it is), the faults, and the table of a row."""
-        names, of_row = numbers_by_table(batch.column(columns.TABLE))
+        names, of_row = self.numbers(batch)
         payload = batch.column(columns.PAYLOAD)
         fitted, faults = self._fit(payload, names, of_row)
         if faults:  # a column may have been changed since its type was read

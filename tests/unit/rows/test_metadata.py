@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from starrocks_txn_sink.rows.metadata import heads_of
+from starrocks_txn_sink.rows.metadata import TableNumbers, heads_of
 
 VALUES = ["é", "é", "x", None, 'q"', "a\\b", "\n", "\x7f", "\u2028", "😀"]
 
@@ -22,3 +22,13 @@ def test_a_value_is_written_alike_whatever_the_rows_beside_it_have(beside: str |
         texts = heads_of([["_txn_id"]], np.zeros(3, int), {"_txn_id": rows}).to_pylist()  # type: ignore[union-attr]
         assert (texts[0], texts[2]) == (alone, alone)
         assert json.loads(f"{{{alone}}}") == {"_txn_id": value}
+
+
+def test_the_tables_of_a_batch_are_found_once_and_those_of_the_next_one_anew() -> None:
+    numbers = TableNumbers()
+    for names in (["b", None, "a", "b"], ["a"]):
+        batch = pa.record_batch({"table": pa.array(names, pa.string())})
+        found = numbers(batch)
+        assert numbers(batch) is found
+        tables, of_row = found
+        assert [[*tables, None][number] for number in of_row] == names
