@@ -77,7 +77,9 @@ def write(batches: Iterator[pa.RecordBatch], load_url: str) -> CarryOver:
     with tempfile.TemporaryDirectory(prefix="debezium-memory-") as home:
         (Path(home) / "rows").mkdir()
         directory, content = FileDirectory(home), PayloadEncoder("shop")
-        spec = AssemblySpec(assembly.policy, content, time.time(), directory, "s", lines=assembly.lines)
+        spec = AssemblySpec(
+            assembly.assembler, assembly.policy, content, time.time(), directory, "s", lines=assembly.lines
+        )
         lane = LaneTry(LaneTask(options, "memory", "e", "c", 0, label="memory"), Attempt(0, 0, False), SystemClock())
         assembler = spec.open(Attempt(0, 0, False))
         lane.run(batches, assembler.rows)

@@ -42,6 +42,7 @@ from starrocks_emulator.process import EmulatorProcess
 from starrocks_emulator.settings import Settings
 from starrocks_txn_sink import TxnEventLines
 from starrocks_txn_sink.assembler.rules.directory import FileDirectory
+from starrocks_txn_sink.assembler.rules.incremental import IncrementalAssembler
 from starrocks_txn_sink.assembler.rules.model import Policy
 from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
 from starrocks_txn_sink.clock import SystemClock
@@ -164,9 +165,8 @@ def _run_lane(task: LaneTask, attempt: Attempt, batches: Sequence[pa.RecordBatch
         lane = LaneTry(task, attempt, SystemClock())
         return task.answer(attempt, SystemClock(), lambda: lane.run(batches))
     with tempfile.TemporaryDirectory() as home:
-        spec = AssemblySpec(
-            Policy(), PayloadEncoder("shop"), time.time(), FileDirectory(home), "s", lines=TxnEventLines()
-        )
+        rules = IncrementalAssembler, Policy(), PayloadEncoder("shop"), time.time(), FileDirectory(home), "s"
+        spec = AssemblySpec(*rules, lines=TxnEventLines())
         assembler = spec.open(attempt)
         lane = LaneTry(task, attempt, SystemClock(), source=assembler.schema(task.options.options_of))
         messages = task.answer(attempt, SystemClock(), lambda: lane.run(batches, assembler.rows))

@@ -59,7 +59,7 @@ def assemble_debezium(
     Snapshot rows have no transaction. Before the first transaction, those of each micro-batch form a unit of their own;
     afterwards they precede the rows of the next transaction.
 
-    Counts (`assembler.verified.intake.VerifiedCounters`) are in each progress of the query under
+    Counts (`assembler.rules.model.Counters`) are in each progress of the query under
     `observedMetrics[name]`. A batch DataFrame gives the same rows as a stream after all of its input, without
     `open_timeout`.
 
@@ -103,7 +103,7 @@ def assemble_debezium(
     assembled = keyed_state.assemble_frame(
         events, partial(_take_step, policy), partial(_assemble_in_task, policy), policy.open_timeout
     )
-    counts = keyed_state.summed_counts(v.VerifiedCounters.names())
+    counts = keyed_state.summed_counts(model.Counters.names())
     released = assembled.observe(name, *counts).mapInArrow(keyed_state.unpack, _OUTPUT)
     return released.withMetadata(model.OP, rows.schema[model.OP].metadata)
 

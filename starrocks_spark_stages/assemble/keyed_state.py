@@ -21,7 +21,7 @@ from pyspark.sql import functions as F, types as T
 
 from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.intake import group_by_partition
-from starrocks_txn_sink.assembler.rules.model import Counts, Partition, from_blob, pieces, to_blob
+from starrocks_txn_sink.assembler.rules.model import Counters, Partition, from_blob, pieces, to_blob
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.sources.query_stages import PLANNED, TIMED, TaskTime
 from starrocks_txn_sink.spark_version import require_rocksdb, stateful_processor as spark
@@ -147,7 +147,7 @@ def row_packets(partition: Partition, released: Iterable[pa.Table]) -> Iterator[
             yield partition, to_blob(piece), None
 
 
-def counts_packet(partition: Partition | None, counts: Counts, **more: float) -> Packet:
+def counts_packet(partition: Partition | None, counts: Counters, **more: float) -> Packet:
     """The packed row with the counts of a step, and `more`."""
     return partition, None, orjson.dumps({**counts.as_dict(), **more}).decode()
 

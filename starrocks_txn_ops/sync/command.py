@@ -23,7 +23,6 @@ from starrocks_txn_sink.clock import parse_duration
 from starrocks_txn_sink.errors import InputError, PartitionClosed
 from starrocks_txn_sink.options import SchemaChanges, SinkOptions
 from starrocks_txn_sink.options.declarations import declarations
-from starrocks_txn_sink.sink.binlog_assembly import CanalAssembly
 from starrocks_txn_sink.sink.schema.source_tables import KeyedMessage, TablePlan, sources_of
 
 if TYPE_CHECKING:
@@ -93,8 +92,7 @@ def newest(sync: Sync, seconds: float) -> Iterator[KeyedMessage]:
 
     own = {name.removeprefix(_KAFKA): value for name, value in sync.kafka.items() if name.startswith(_KAFKA)}
     config = {**client_config(own), "group.id": "starrocks-txn-sink"}  # required; no offset is committed
-    shared = isinstance(sync.assembly, CanalAssembly)
-    return newest_messages(config, seconds, pattern=sync.topics, shared=shared)
+    return newest_messages(config, seconds, pattern=sync.topics, shared=sync.assembly.shares_topics)
 
 
 def planned(sync: Sync, messages: Iterable[KeyedMessage], seconds: float) -> TablePlan:

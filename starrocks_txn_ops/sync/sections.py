@@ -45,7 +45,6 @@ SOURCE: Final[Mapping[str, Setting]] = {
         str,
         'the messages\' format: `debezium`, `maxwell`, or `canal` (with `transactions = "none"`)',
         "debezium",
-        choices=("debezium", "maxwell", "canal"),
     ),
     "transactions": Setting(
         str, "`whole` source transactions, or `none`: each change by itself", "whole", choices=get_args(Transactions)

@@ -20,8 +20,8 @@ from starrocks_txn_sink.options import SinkOptions, TableOptions, checks
 from starrocks_txn_sink.options.declarations import declarations
 from starrocks_txn_sink.options.table_rules import TableRules, groups_of
 from starrocks_txn_sink.rows.target import TYPE_NAMES, parse_type
-from starrocks_txn_sink.sink.assembly import DebeziumAssembly
-from starrocks_txn_sink.sink.binlog_assembly import CanalAssembly, MaxwellAssembly
+from starrocks_txn_sink.sink.assembly import MessageAssembly
+from starrocks_txn_sink.sink.formats import format_named
 from starrocks_txn_sink.sink.schema.plan import TableLayout
 from starrocks_txn_sink.sources.formats.tables import LAST_PART, TableRoutes, check_routes, route_of
 from starrocks_txn_sink.sources.kafka.options import refuse_wrong_pattern
@@ -47,20 +47,8 @@ _OWN_OPTIONS: Final = {
 }
 """The settings for options of Spark's Kafka source, by their names in lower case."""
 _NOT_IN_ASSEMBLY: Final = ("tables", "transactions", "transaction_topic", "rules")
-_DEBEZIUM, _CANAL, _MAXWELL = "debezium", "canal", "maxwell"
-SyncAssembly = DebeziumAssembly | MaxwellAssembly | CanalAssembly
-_ASSEMBLIES: Final[Mapping[str, Callable[..., SyncAssembly]]] = {
-    _DEBEZIUM: DebeziumAssembly,
-    _MAXWELL: MaxwellAssembly,
-    _CANAL: CanalAssembly,
-}
-"""By the setting `format`."""
-_OF_SOURCE: Final[Mapping[str, tuple[str, ...]]] = {
-    _DEBEZIUM: ("transactions", "transaction_topic"),
-    _MAXWELL: ("transactions",),
-    _CANAL: (),
-}
-"""Settings of `source` that are arguments of the assembly."""
+_OF_SOURCE: Final = ("transactions", "transaction_topic")
+"""Settings of `source` that are arguments of the assembly, if the format has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +61,7 @@ class Sync:
     topics: str
     kafka: Mapping[str, str]
     options: SinkOptions
-    assembly: SyncAssembly
+    assembly: MessageAssembly
     create: bool
     layouts: Mapping[int, TableLayout]
     checkpoint: str
@@ -87,11 +75,13 @@ class Sync:
         return self.assembly.tables
 
     @property
-    def describing(self) -> DebeziumAssembly | CanalAssembly:
-        """The rules of messages that describe their tables; OptionError for Maxwell's, which do not."""
-        if isinstance(self.assembly, MaxwellAssembly):
+    def describing(self) -> MessageAssembly:
+        """The rules of messages that describe their tables; OptionError for a format that does not."""
+        if not self.assembly.types_by:
             hint = "Create the tables by hand (init --source mysql://… lists MySQL's types); sync then writes them."
-            raise OptionError("Messages of the format maxwell do not say the columns' types.", hint=hint)
+            raise OptionError(
+                f"Messages of the format {self.assembly.format} do not say the columns' types.", hint=hint
+            )
         return self.assembly
 
     def layout_of(self, collection: str) -> TableLayout:
@@ -138,6 +128,7 @@ class _File:
         self._check_names((), self.document, (*SECTIONS, *_OTHER_SECTIONS), "section")
         own = {name: self._values(name, self.document.get(name, {})) for name in ("source", "tables", "query")}
         source, tables, query = own.values()
+        kind = self._checked("source", lambda: format_named(source["format"], "format"))
         routes = self._list("routes")
         route_values = [self._values("routes", route, number) for number, route in enumerate(routes)]
         columns = self._rules()
@@ -165,8 +156,8 @@ class _File:
             source["topics"],
             self._checked("source", lambda: self._kafka(source)),
             self._checked("target", self._options),
-            self._checked("assembly", lambda: self._assembly(rules, source, columns)),
-            self._creates(source["format"], tables["create"]),
+            self._checked("assembly", lambda: self._assembly(rules, kind, source, columns)),
+            self._creates(kind, tables["create"]),
             layouts,
             query["checkpoint"],
             query["trigger"],
@@ -234,24 +225,28 @@ class _File:
             rules.append(self._checked("rules", lambda values=values: _table_rules(values), number))  # type: ignore[misc]
         return rules
 
-    def _assembly(self, rules: TableRoutes, source: Mapping[str, Any], columns: Sequence[TableRules]) -> SyncAssembly:
-        values, kind = self._table("assembly"), _ASSEMBLIES[source["format"]]
-        if source["format"] == _CANAL and source["transactions"] != "none":
-            message = "Canal's messages do not say where a source transaction ends"
+    def _assembly(
+        self, rules: TableRoutes, kind: type[MessageAssembly], source: Mapping[str, Any], columns: Sequence[TableRules]
+    ) -> MessageAssembly:
+        values, arguments = self._table("assembly"), inspect.signature(kind).parameters
+        if not kind.whole_by and source["transactions"] != "none":
+            message = f"Messages of the format {kind.format} do not say where a source transaction ends"
             raise self._error(("source", "transactions"), message, 'Write transactions = "none".')
-        argument_names = [name for name in inspect.signature(kind).parameters if name not in _NOT_IN_ASSEMBLY]
-        self._check_names(("assembly",), values, argument_names, f'argument for format "{source["format"]}":')
+        argument_names = [name for name in arguments if name not in _NOT_IN_ASSEMBLY]
+        self._check_names(("assembly",), values, argument_names, f'argument for format "{kind.format}":')
         self._check_types(("assembly",), values, kind)
-        own = {name: source[name] for name in _OF_SOURCE[source["format"]]}
+        own = {name: source[name] for name in _OF_SOURCE if name in arguments}
         if "registry" in values:
             own["registry"] = self._registry(values["registry"])
         return kind(**{**values, **own}, tables=rules, rules=tuple(columns))
 
-    def _creates(self, kind: str, create: bool) -> bool:
+    def _creates(self, kind: type[MessageAssembly], create: bool) -> bool:
         """Whether tables are created; OptionError where the file wants it of messages that do not say their types."""
-        if kind != _MAXWELL or not self._table("tables").get("create"):
-            return create and kind != _MAXWELL
-        message = f"No table can be created of messages of the format {kind}, which do not say the columns' types"
+        if kind.types_by or not self._table("tables").get("create"):
+            return create and bool(kind.types_by)
+        message = (
+            f"No table can be created of messages of the format {kind.format}, which do not say the columns' types"
+        )
         raise self._error(("tables", "create"), message, "Create the tables, and leave create out.")
 
     def _registry(self, values: Any) -> SchemaRegistry:

@@ -17,7 +17,7 @@ from starrocks_txn_ops.sync.settings import Sync
 from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.verified import intake
 from starrocks_txn_sink.errors import InputError
-from starrocks_txn_sink.sink.assembly import DebeziumAssembly
+from starrocks_txn_sink.sink.assembly import MessageAssembly
 from starrocks_txn_sink.sink.schema.source_tables import KeyedMessage
 from starrocks_txn_sink.sources.formats.raw_format import KEY, SOURCE_PARTITION, VALUE
 
@@ -44,8 +44,8 @@ _PERHAPS_READ: Final = (
 
 
 def needs_transactions(sync: Sync) -> bool:
-    """Whether the query joins Debezium's changes to whole source transactions."""
-    return isinstance(sync.assembly, DebeziumAssembly) and sync.assembly.policy is not None
+    """Whether the query waits for a connector's markers of whole source transactions."""
+    return sync.assembly.marker_topic is not None
 
 
 def judge_transactions(sync: Sync, messages: Sequence[KeyedMessage]) -> Finding:
@@ -54,7 +54,6 @@ def judge_transactions(sync: Sync, messages: Sequence[KeyedMessage]) -> Finding:
     All of them count if the query reads them for certain. Otherwise the newest change of a connector does, and is no
     failure: a setting that came after it does not show.
     """
-    assert isinstance(sync.assembly, DebeziumAssembly)
     events = _events(sync.assembly, messages)
     markers = pc.is_valid(events[intake.STATUS])
     changes = events.filter(pc.and_(pc.invert(markers), pc.not_equal(events[model.OP], intake.SNAPSHOT)))
@@ -77,28 +76,23 @@ def judge_transactions(sync: Sync, messages: Sequence[KeyedMessage]) -> Finding:
 
 def _unmatched_topic(sync: Sync, events: pa.Table) -> str:
     """The first transaction topic of the connectors in `events` that the file's topics leave out; "" without one."""
-    assert isinstance(sync.assembly, DebeziumAssembly)
     names = sorted({str(name) for name in events[SOURCE_PARTITION].to_pylist() if name is not None})
-    topics = (f"{name}.{sync.assembly.transaction_topic}" for name in names)
+    topics = (f"{name}.{sync.assembly.marker_topic}" for name in names)
     return next((topic for topic in topics if re.fullmatch(sync.topics, topic) is None), "")
 
 
-def _events(assembly: DebeziumAssembly, messages: Sequence[KeyedMessage]) -> pa.Table:
+def _events(assembly: MessageAssembly, messages: Sequence[KeyedMessage]) -> pa.Table:
     """The changes and markers among the messages; all else is for the query to judge."""
-    lenient = replace(
-        assembly, on_unknown_table="skip", on_malformed="drop", on_truncate="ignore", unavailable_value=None
-    )
-    count = len(messages)
+    lines, count = assembly.lenient().lines, len(messages)
     columns = {
         VALUE: pa.array([value for _, value in messages], pa.binary()),
         KEY: pa.array([key for key, _ in messages], pa.binary()),
         # In the topic of markers a message with an operation is a change all the same.
-        "topic": pa.array([assembly.transaction_topic] * count, pa.string()),
+        "topic": pa.array([assembly.marker_topic] * count, pa.string()),
         "partition": pa.array([0] * count, pa.int32()),
         "offset": pa.array(range(count), pa.int64()),
         intake.TIMESTAMP: pa.nulls(count, pa.int64()),
     }
-    lines = lenient.lines
     needed = [name for name in columns if name in lines.columns]
     return lines.parse(pa.record_batch([columns[name] for name in needed], needed)).events
 

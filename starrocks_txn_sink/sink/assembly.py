@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Literal, Protocol, get_args
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, get_args
 
 from pyspark.sql import Column, DataFrame, functions as F, types as T
 
+from starrocks_txn_sink.assembler.rules.base import Assembler
+from starrocks_txn_sink.assembler.rules.incremental import IncrementalAssembler
 from starrocks_txn_sink.assembler.rules.model import MissingBegin, OnOpenTimeout, Policy, seconds
+from starrocks_txn_sink.assembler.rules.single_events import SingleEvents
 from starrocks_txn_sink.assembler.verified import intake as verified
+from starrocks_txn_sink.assembler.verified.lane import VerifiedLane
 from starrocks_txn_sink.assembler.verified.rules import OnOpenTimeout as OnIncomplete, VerifiedPolicy
 from starrocks_txn_sink.assembler.verified.sources import checked
 from starrocks_txn_sink.errors import InputError, OptionError
@@ -40,10 +45,90 @@ from starrocks_txn_sink.sources.formats.registered import Schemas, with_registry
 from starrocks_txn_sink.sources.formats.tables import LAST_PART, OnUnknownTable, TableMapping, TableRule
 from starrocks_txn_sink.sources.messages import named_column
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class Assembly(ABC):
+    """Rules by which lanes take the events of a frame. A format has one class; its attributes say what it can do."""
+
+    __slots__ = ()
+
+    format: ClassVar[str] = ""
+    """Its name in a file of `sync` and in an option of the data source; "": it has no messages of its own."""
+    whole_by: ClassVar[str] = ""
+    """By what source transactions are proved whole; "": the messages do not say where one ends."""
+    types_by: ClassVar[str] = ""
+    """By what the messages say the types of columns; "": they do not, so no table is created of them."""
+    follows_source: ClassVar[bool] = False
+    """Whether the events say the source's tables and keys, with which those before are compared."""
+    shares_topics: ClassVar[bool] = False
+    """Whether many tables share a topic, so that its newest messages may all be those of one."""
+    state_dir: str | None
+
+    @property
+    @abstractmethod
+    def lines(self) -> RawFormat | None:
+        """The format of the raw events; None: they are parsed already."""
+
+    @property
+    @abstractmethod
+    def assembler(self) -> type[Assembler]:
+        """The rules of the lanes."""
+
+    @property
+    @abstractmethod
+    def policy(self) -> Policy | VerifiedPolicy | None:
+        """The options of these rules; None where there are none."""
+
+    @property
+    @abstractmethod
+    def needs_state(self) -> bool:
+        """Whether a query that has run before must have a state."""
+
+    @property
+    @abstractmethod
+    def rule_set(self) -> RuleSet:
+        """What becomes of columns, by table."""
+
+    @property
+    def encoding(self) -> Encoding | None:
+        """How texts of messages stand for bytes; None where they do not, or in a way that no server knows."""
+        return None
+
+    @property
+    def modes(self) -> ConnectorModes | None:
+        """The modes of the connector, as far as they are declared; None for a source without them."""
+        return None
+
+    @property
+    def registry(self) -> Schemas | None:
+        """The schema registry whose schemas the messages have."""
+        return None
+
+    @property
+    def tables(self) -> TableRule:
+        """The StarRocks tables of the source's tables; the events may name them themselves."""
+        return ()
+
+    def table_of(self, source_table: str) -> str | None:
+        """The StarRocks table of a table of the source; None without one."""
+        return TableMapping(self.tables, "skip").table_of(source_table)
+
+    @property
+    def source_partition(self) -> str:
+        """The column of parsed events with their source partition."""
+        return SOURCE_PARTITION
+
+    @property
+    def reads_kafka(self) -> bool:
+        """Whether the lanes read Kafka themselves, without Spark."""
+        return self.lines is not None and self.lines.reader == "librdkafka"
+
 
 @suggests_arguments
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionAssembly:
+class TransactionAssembly(Assembly):
     """Rules by which the lanes of a sink make whole source transactions of raw events.
 
     The rules are those of `assemble_transactions`. The events have the columns that it reads, or they are raw JSON in
@@ -83,6 +168,7 @@ class TransactionAssembly:
         query = topic.writeStream.foreachBatch(sink).option("checkpointLocation", "/data/checkpoint").start()
     """
 
+    whole_by: ClassVar[str] = "by BEGIN and END"
     by: str = "source_partition"
     interleaved: bool = False
     open_timeout: float | timedelta | str | None = None
@@ -104,18 +190,16 @@ class TransactionAssembly:
         check_state_dir(self.state_dir)
 
     @property
-    def encoding(self) -> Encoding | None:
-        """How texts of messages stand for bytes; None where they do not, or in a way that no server knows."""
-        return None
-
-    @property
-    def reads_kafka(self) -> bool:
-        """Whether the lanes read Kafka themselves, without Spark."""
-        return self.lines is not None and self.lines.reader == "librdkafka"
+    def source_partition(self) -> str:
+        return self.by
 
     @property
     def rule_set(self) -> RuleSet:
         return RuleSet(tuple(self.rules))
+
+    @property
+    def assembler(self) -> type[Assembler]:
+        return IncrementalAssembler
 
     @property
     def policy(self) -> Policy:
@@ -129,11 +213,15 @@ class TransactionAssembly:
 
 Transactions = Literal["whole", "none"]
 
+FORMATS: Final = dict[str, type["MessageAssembly"]]()
+"""The classes of messages' formats by their names; `sink.formats` has all of this package."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MessageAssembly:
+class MessageAssembly(Assembly):
     """What the rules for messages of changes have in common: `DebeziumAssembly` and those of other formats."""
 
+    follows_source: ClassVar[bool] = True
     tables: TableRule = LAST_PART
     dead_letter_table: str | None = None
     on_unknown_table: OnUnknownTable = "fail"
@@ -141,6 +229,10 @@ class MessageAssembly:
     reader: Reader = "librdkafka"
     rules: Sequence[TableRules] = ()
     state_dir: str | None = None
+
+    def __init_subclass__(cls) -> None:
+        if cls.format:
+            FORMATS[cls.format] = cls
 
     def check_shared(self) -> None:
         """Raise OptionError for a value that cannot work."""
@@ -157,14 +249,18 @@ class MessageAssembly:
         check_state_dir(self.state_dir)
 
     @property
-    def encoding(self) -> Encoding | None:
-        """How texts of messages stand for bytes; None where they do not, or in a way that no server knows."""
-        return None
+    @abstractmethod
+    def lines(self) -> RawFormat:
+        """The format of the messages."""
 
     @property
-    def reads_kafka(self) -> bool:
-        """Whether the lanes read Kafka themselves, without Spark."""
-        return self.reader == "librdkafka"
+    def marker_topic(self) -> str | None:
+        """The last part of the name of the topic with the ends of transactions; None: the rules need no such topic."""
+        return None
+
+    def lenient(self) -> Self:
+        """The same rules without an opinion about single messages, for a look at them."""
+        return replace(self, on_unknown_table="skip", on_malformed="drop")
 
     @property
     def rule_set(self) -> RuleSet:
@@ -244,6 +340,9 @@ class DebeziumAssembly(MessageAssembly):
         query = topics.writeStream.foreachBatch(sink).option("checkpointLocation", "/data/checkpoint").start()
     """
 
+    format: ClassVar[str] = "debezium"
+    whole_by: ClassVar[str] = "by counts"
+    types_by: ClassVar[str] = "by the schema"
     transactions: Transactions = "whole"
     open_timeout: float | timedelta | str | None = None
     on_open_timeout: OnIncomplete = "quarantine"
@@ -288,6 +387,20 @@ class DebeziumAssembly(MessageAssembly):
         return self.modes.encoding
 
     @property
+    def assembler(self) -> type[Assembler]:
+        return SingleEvents if self.transactions == "none" else VerifiedLane
+
+    @property
+    def marker_topic(self) -> str | None:
+        """That of whole source transactions."""
+        return None if self.transactions == "none" else self.transaction_topic
+
+    def lenient(self) -> Self:
+        """See MessageAssembly.lenient."""
+        lenient = super(DebeziumAssembly, self).lenient()
+        return replace(lenient, on_truncate="ignore", unavailable_value=None)
+
+    @property
     def policy(self) -> VerifiedPolicy | None:
         """The rules of whole source transactions; None: each change by itself."""
         if self.transactions == "none":
@@ -320,31 +433,6 @@ class DebeziumAssembly(MessageAssembly):
         )
         markers = None if alone else DebeziumMarkers(on_malformed=self.on_malformed)
         return with_registry(DebeziumMessages(changes, markers, self.transaction_topic), self.registry)
-
-
-class Assembly(Protocol):
-    """Rules by which lanes take the events of a frame: TransactionAssembly, DebeziumAssembly and others."""
-
-    @property
-    def encoding(self) -> Encoding | None: ...
-
-    @property
-    def reads_kafka(self) -> bool: ...
-
-    @property
-    def rule_set(self) -> RuleSet: ...
-
-    @property
-    def policy(self) -> Policy | VerifiedPolicy | None: ...
-
-    @property
-    def needs_state(self) -> bool: ...
-
-    @property
-    def lines(self) -> RawFormat | None: ...
-
-    @property
-    def state_dir(self) -> str | None: ...
 
 
 def check_state_dir(folder: str | None) -> None:

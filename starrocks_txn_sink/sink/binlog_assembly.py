@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
-from starrocks_txn_sink.assembler.rules.numbered import NumberedPolicy
+from starrocks_txn_sink.assembler.rules.base import Assembler
+from starrocks_txn_sink.assembler.rules.numbered import NumberedAssembler, NumberedPolicy
+from starrocks_txn_sink.assembler.rules.single_events import SingleEvents
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options.checks import check_choice
 from starrocks_txn_sink.options.decoding import Encoding
@@ -61,6 +63,8 @@ class MaxwellAssembly(MessageAssembly):
         query = topic.writeStream.foreachBatch(sink).option("checkpointLocation", "/data/checkpoint").start()
     """
 
+    format: ClassVar[str] = "maxwell"
+    whole_by: ClassVar[str] = "by row numbers, in one partition"
     transactions: Transactions = "whole"
     missing_begin: MissingBegin = "fail"
 
@@ -80,6 +84,10 @@ class MaxwellAssembly(MessageAssembly):
     def encoding(self) -> Encoding:
         """That of Maxwell's bytes."""
         return Encoding.BASE64
+
+    @property
+    def assembler(self) -> type[Assembler]:
+        return SingleEvents if self.transactions == "none" else NumberedAssembler
 
     @property
     def policy(self) -> NumberedPolicy | None:
@@ -139,13 +147,19 @@ class CanalAssembly(MessageAssembly):
         query = topic.writeStream.foreachBatch(sink).option("checkpointLocation", "/data/checkpoint").start()
     """
 
+    format: ClassVar[str] = "canal"
+    types_by: ClassVar[str] = "by `mysqlType`"
+    shares_topics: ClassVar[bool] = True
     on_truncate: OnTruncate = "fail"
-    registry: ClassVar[None] = None  # flat messages are JSON alone
 
     def __post_init__(self) -> None:
         check_choice("on_truncate", self.on_truncate, get_args(OnTruncate))
         self.check_shared()
         _ = self.lines
+
+    @property
+    def assembler(self) -> type[Assembler]:
+        return SingleEvents
 
     @property
     def policy(self) -> None:

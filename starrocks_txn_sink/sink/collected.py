@@ -31,16 +31,11 @@ from starrocks_txn_sink.http.registry import SchemaRegistry
 from starrocks_txn_sink.options import SchemaChanges, SinkOptions
 from starrocks_txn_sink.options.without_effect import Circumstance, warn_of
 from starrocks_txn_sink.rows import columns as names
-from starrocks_txn_sink.sink.assembly import (
-    Assembly,
-    DebeziumAssembly,
-    MessageAssembly,
-    TransactionAssembly,
-    text_columns,
-)
+from starrocks_txn_sink.sink.assembly import Assembly, TransactionAssembly, text_columns
 from starrocks_txn_sink.sink.batch_events import BatchOrigin, BatchTries
 from starrocks_txn_sink.sink.checkpoint import FOLDER, ProofLog
 from starrocks_txn_sink.sink.events_writer import EventsWriter
+from starrocks_txn_sink.sink.formats import format_named
 from starrocks_txn_sink.sink.frame_rows import TABLE_OPTION, FrameRows, check_texts, refuse_positions, table_of
 from starrocks_txn_sink.sink.lanes import Collect, LanePlan, Written, write_shared
 from starrocks_txn_sink.sink.rows_writer import RowsWriter
@@ -65,7 +60,7 @@ from starrocks_txn_sink.writer.messages import Message, decode
 from starrocks_txn_sink.writer.task import LaneTask
 
 ASSEMBLE: Final = "assemble"
-_KINDS: Final = ("transactions", "debezium")
+_TRANSACTIONS: Final = "transactions"
 _SPARKS_OWN: Final = ("path", "queryname", "checkpointlocation")  # among the options of a stream
 _ZONE: Final = "UTC"  # of rows that no JVM has projected; the option timestamp_zone names another one
 
@@ -266,9 +261,8 @@ class CollectedRowsSink(StarRocksSink):
         if self.assemble is None:
             return CollectedRowsWriter(self.options, self.routes, session)
         opened = CollectedEventsWriter.open(self.assemble, self.options, session, frame, origin.checkpoint)
-        proves = isinstance(self.assemble, DebeziumAssembly) and self.assemble.policy is not None
-        opened.plan = LanePlan(1, shuffle=False, proves=proves)
-        if isinstance(self.assemble, MessageAssembly):
+        opened.plan = LanePlan(1, shuffle=False, proves=self.assemble.assembler.judges_together)
+        if self.assemble.follows_source:
             opened.follow_source(self._listener)
         return opened
 
@@ -364,8 +358,7 @@ def _local_folder(location: str) -> str | None:
 def _assembly_of(texts: Mapping[str, str], location: str) -> Assembly:
     """The assembly that the options `assemble` and `assemble.…` describe; raises OptionError."""
     kind, values = texts.get(ASSEMBLE, ""), dict[str, Any]()
-    if kind not in _KINDS:
-        raise OptionError(f"{ASSEMBLE} is {kind!r}.", hint=f"Give one of {', '.join(_KINDS)}.", option=ASSEMBLE)
+    messages = None if kind == _TRANSACTIONS else format_named(kind, ASSEMBLE, (_TRANSACTIONS,))
     for name, text in texts.items():
         if name != ASSEMBLE:
             values[name.partition(".")[2]] = _mapping(name, text) if text.lstrip()[:1] == "{" else text
@@ -374,8 +367,9 @@ def _assembly_of(texts: Mapping[str, str], location: str) -> Assembly:
     registry = values.pop("registry", None)
     if registry is not None:
         registry = SchemaRegistry(**(registry if isinstance(registry, dict) else {"url": registry}))
-    if kind == "debezium":
-        return DebeziumAssembly(registry=registry, **{**values, "reader": "spark"})
+    if messages is not None:
+        values |= {"registry": registry} if registry is not None else {}
+        return messages(**{**values, "reader": "spark"})
     on_malformed = values.pop("on_malformed", "fail")
     if "interleaved" in values:
         values["interleaved"] = values["interleaved"].lower() == "true"

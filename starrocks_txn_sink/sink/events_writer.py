@@ -17,8 +17,7 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame, functions as F, types as T
 
 from starrocks_txn_sink.assembler.rules.by_rules import RowRules
-from starrocks_txn_sink.assembler.rules.incremental import expire
-from starrocks_txn_sink.assembler.rules.model import Counters, Policy
+from starrocks_txn_sink.assembler.rules.model import Policy
 from starrocks_txn_sink.assembler.rules.spill import Manifest
 from starrocks_txn_sink.assembler.verified.rules import VerifiedPolicy
 from starrocks_txn_sink.clock import Clock, SystemClock
@@ -34,15 +33,7 @@ from starrocks_txn_sink.protocol.source_keys import ReadKeys, SourceKey
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS
 from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.sink import projection
-from starrocks_txn_sink.sink.assembly import (
-    Assembly,
-    DebeziumAssembly,
-    MessageAssembly,
-    TransactionAssembly,
-    event_columns,
-    raw_columns,
-)
-from starrocks_txn_sink.sink.binlog_assembly import CanalAssembly
+from starrocks_txn_sink.sink.assembly import Assembly, event_columns, raw_columns
 from starrocks_txn_sink.sink.checkpoint import query_directory
 from starrocks_txn_sink.sink.lanes import (
     AlterTables,
@@ -71,7 +62,6 @@ from starrocks_txn_sink.sink.spark_jobs import batch_time, driver_clock
 from starrocks_txn_sink.sink.typed.terms import TableTerms, with_decoding
 from starrocks_txn_sink.sources.formats.connect_types import SourceTable
 from starrocks_txn_sink.sources.formats.raw_format import MESSAGE_KEY, POSITION, SOURCE_PARTITION, RawFormat, is_placed
-from starrocks_txn_sink.sources.formats.tables import TableMapping
 from starrocks_txn_sink.sources.kafka.spark_reader import (
     KafkaSource,
     PlannedRanges,
@@ -160,8 +150,7 @@ class EventsWriter:
         snapshot, keys = SnapshotProgress(job, listener=listener), SourceKeys(job)
         self.source, keys.judge = SourceProgress(snapshot, keys), self._judge_key
         keys.judge_sources = self._judge_sources
-        if isinstance(self.assembly, MessageAssembly):
-            keys.table_of = TableMapping(self.assembly.tables, "skip").table_of
+        keys.table_of = self.assembly.table_of
         if self.session.token:
             snapshot.marks = self._ask(ReadMarks(job))
             keys.known = self._ask(ReadKeys(job))
@@ -179,7 +168,7 @@ class EventsWriter:
 
     def write(self, frame: DataFrame, task: LaneTask, listener: Listener, collect: Collect) -> None:
         """Write one micro-batch of events."""
-        task = replace(task, modes=self.assembly.modes if isinstance(self.assembly, DebeziumAssembly) else None)
+        task = replace(task, modes=self.assembly.modes)
         if self.source is not None:
             self.source.snapshot.partitions = partial(query_partitions, frame, task.checkpoint)
         before, now = Manifest(), batch_time(frame, task.checkpoint) or SystemClock().wall()
@@ -238,7 +227,7 @@ class EventsWriter:
         plan = self.plan
         if plan is None:
             direct = self.assembly.reads_kafka and task.streaming
-            proves = isinstance(self.assembly.policy, VerifiedPolicy)
+            proves = self.assembly.assembler.judges_together
             plan = self.plan = LanePlan.of(
                 frame, task.options, positioned=True, streaming=task.streaming, direct=direct, proves=proves
             )
@@ -273,6 +262,7 @@ class EventsWriter:
         relayed = log is not None and log.relays
         task = replace(plan.task_of(task), whole=planned is not None or plan.proves)
         assembly = AssemblySpec(
+            assembler=self.assembly.assembler,
             policy=self._policy,
             content=self.terms.encoder,
             now=now,
@@ -349,7 +339,7 @@ class EventsWriter:
         self, frame: DataFrame, task: LaneTask, planned: PlannedRanges, before: Manifest
     ) -> NewTables | None:
         """The new tables of the source; None if no message describes tables."""
-        if self._kafka is None or not isinstance(self.assembly, DebeziumAssembly | CanalAssembly):
+        if self._kafka is None or not self.assembly.types_by:
             return None
         topics = {topic for lane in planned.lanes for topic, _ in lane.ranges}
         if before.levels().open:  # the topic of a row that has waited may have no new one
@@ -424,8 +414,7 @@ class EventsWriter:
     def _columns(self, frame: DataFrame, lines: RawFormat | None) -> list[Column]:
         if lines is not None:
             return raw_columns(frame, lines, topic_names=self._topic_names)
-        by = self.assembly.by if isinstance(self.assembly, TransactionAssembly) else SOURCE_PARTITION
-        return event_columns(frame, SOURCE_PARTITION if self.assembly.lines else by)
+        return event_columns(frame, SOURCE_PARTITION if self.assembly.lines else self.assembly.source_partition)
 
     def _publish(
         self,
@@ -439,9 +428,8 @@ class EventsWriter:
         """Publish the manifest after the micro-batch, then emit notices and counts."""
         query = self.log.query if self.log is not None else ""
         after = before.with_batch(task.batch_id, query, carried.partitions, carried.inline.items())
-        flows, notices = Counters(), list[Event]()
-        if isinstance(self._policy, Policy):  # verified transactions get overdue in their lane
-            expired, flows, notices = expire(self._policy, after.partitions, now)
+        expired, flows, notices = self.assembly.assembler.expire(self._policy, after.partitions, now)
+        if expired:
             after = after.with_batch(after.batch, after.query, expired, ())
         after = replace(after, clock=before.clock)
         if self.source is not None:
@@ -453,7 +441,7 @@ class EventsWriter:
             if not committed and self.session.token:  # nothing has checked the owner, and no fenced run may publish
                 run_once(task.options, self.session.check_owner(random.Random()), task.options.batch_deadline)
             self.log.publish(after, carried.inline.items())
-        counts = carried.flows + flows if isinstance(carried.flows, Counters) else carried.flows
+        counts = carried.flows + flows
         levels = after.levels()
         for notice in (*carried.notices, *notices):
             listener(notice)

@@ -25,7 +25,7 @@ from starrocks_txn_sink.options import SchemaChanges, SinkOptions
 from starrocks_txn_sink.options.combinations import Feature, refuse_without_sql
 from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.sink import session as sessions, termination
-from starrocks_txn_sink.sink.assembly import Assembly, MessageAssembly
+from starrocks_txn_sink.sink.assembly import Assembly
 from starrocks_txn_sink.sink.batch_events import BatchOrigin, BatchTries, Endpoint, SinkEvents
 from starrocks_txn_sink.sink.checkpoint import ProofLog, query_directory
 from starrocks_txn_sink.sink.events_writer import EventsWriter
@@ -420,7 +420,7 @@ class StarRocksSink:
         query = origin.checkpoint if origin.streaming else None
         writer = EventsWriter.open(self.assemble, self.options, session, frame, query)
         writer.layout_of = self.layout_of
-        if isinstance(self.assemble, MessageAssembly):
+        if self.assemble.follows_source:
             writer.follow_source(self._listener)
         return writer
 

@@ -19,22 +19,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
 
 from starrocks_txn_sink.assembler.rules import model
+from starrocks_txn_sink.assembler.rules.base import Assembler
 from starrocks_txn_sink.assembler.rules.directory import FileDirectory, StateDirectory
-from starrocks_txn_sink.assembler.rules.incremental import IncrementalAssembler
-from starrocks_txn_sink.assembler.rules.model import Counters, Policy
-from starrocks_txn_sink.assembler.rules.numbered import NumberedAssembler, NumberedPolicy
 from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
-from starrocks_txn_sink.assembler.rules.release import ReleasedRows
-from starrocks_txn_sink.assembler.rules.single_events import SingleEvents
-from starrocks_txn_sink.assembler.rules.spill import CarriedState, SpillStorage, other_rules
-from starrocks_txn_sink.assembler.verified.intake import VerifiedCounters
-from starrocks_txn_sink.assembler.verified.lane import VerifiedLane
-from starrocks_txn_sink.assembler.verified.rules import VerifiedPolicy
+from starrocks_txn_sink.assembler.rules.spill import CarriedState, SpillStorage
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.coordinator.coordinator import LaneShare
 from starrocks_txn_sink.coordinator.model import ColumnNeeds, MissingColumns
@@ -70,7 +63,7 @@ _PIECE_BYTES: Final = 8 << 20  # about four are in memory at once, as text, as c
 class AssemblySpec:
     """The settings of a lane that assembles, and the open state of the previous micro-batch (`carried`, `inline`).
 
-    The kind of `policy` says which rules; None: each event is a unit of its own. `now` is in seconds since the Unix
+    The lane has the rules `assembler` with their `policy`. `now` is in seconds since the Unix
     epoch; `lines` parses raw values, None for parsed events. Without a `directory` (a batch frame has none) the lane
     spills to the executor's temporary directory. With `arrival_order` events are not sorted; if they are also
     `sortable`, the driver may sort them after a wrong order. Up to `small_rows` events may come in any order. The
@@ -81,7 +74,8 @@ class AssemblySpec:
     lack.
     """
 
-    policy: Policy | VerifiedPolicy | None
+    assembler: type[Assembler]
+    policy: Any
     content: PayloadEncoder
     now: float
     directory: StateDirectory | None
@@ -107,38 +101,12 @@ class AssemblySpec:
         A lane that reads Kafka itself stops at `round_end`, and goes on from there in the next round. Of another lane
         Spark would send all rows again.
         """
-        # Verified transactions are judged together, and the lane goes through all offsets again in the next round.
-        stops = bool(self.ranges) and not isinstance(self.policy, VerifiedPolicy)
+        # What is judged together goes through all offsets again in the next round.
+        stops = bool(self.ranges) and not self.assembler.judges_together
         starts = self.ranges[attempt.lane].starts() if stops else {}
         return LaneAssembler(
             self, f"{self.stem}-{attempt.lane}-{attempt.number}", starts, round_end if starts else None
         )
-
-
-class Assembler(Protocol):
-    """The rules over the events of one task: IncrementalAssembler, VerifiedLane, or SingleEvents."""
-
-    @property
-    def flows(self) -> Counters | VerifiedCounters: ...
-
-    @property
-    def notices(self) -> list[Event]: ...
-
-    @property
-    def names(self) -> set[str]: ...
-
-    @property
-    def source_partitions(self) -> int: ...
-
-    def feed(self, events: pa.Table, *, any_order: bool = False) -> Iterator[ReleasedRows]: ...
-
-    def finish(self) -> Iterator[ReleasedRows]: ...
-
-    def visible_marks(self, marks: Marks) -> Marks: ...
-
-    def repeat_notices(self) -> list[Event]: ...
-
-    def carry_over(self) -> dict[str, CarriedState]: ...
 
 
 class LaneAssembler:
@@ -154,7 +122,14 @@ class LaneAssembler:
         self._scratch = tempfile.TemporaryDirectory() if assembly.directory is None else None
         directory = assembly.directory or FileDirectory(self._scratch.name if self._scratch else "")
         self._storage = SpillStorage(directory, stem, assembly.inline)
-        self._assembler = assembler_of(assembly, self._storage)
+        self._assembler = assembly.assembler.of(
+            assembly.policy,
+            assembly.carried,
+            assembly.now,
+            self._storage,
+            arrival_order=assembly.arrival_order,
+            compare=assembly.compare,
+        )
         self._small = False
         self._malformed = 0
         self._truncates: Counter[str] = Counter()
@@ -319,19 +294,6 @@ class LaneAssembler:
         self._reached |= {name: position + 1 for name, position in zip(names, positions, strict=True)}
         self._stopped = round_end.expired()
         return self._stopped
-
-
-def assembler_of(assembly: AssemblySpec, storage: SpillStorage) -> Assembler:
-    """The assembler of a lane of `assembly`."""
-    policy, carried, now = assembly.policy, assembly.carried, assembly.now
-    if isinstance(policy, VerifiedPolicy):
-        return VerifiedLane(policy, carried, now, storage)
-    if policy is None:
-        for source in carried:  # rows of open source transactions would be lost
-            raise other_rules(source)
-        return SingleEvents(assembly.arrival_order)
-    rules = NumberedAssembler if isinstance(policy, NumberedPolicy) else IncrementalAssembler
-    return rules(policy, carried, now, storage, assembly.arrival_order, compare=assembly.compare)
 
 
 def _read_kafka(ranges: OffsetRanges, deadline: Deadline) -> Iterator[pa.RecordBatch]:

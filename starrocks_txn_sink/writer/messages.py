@@ -36,7 +36,6 @@ import pyarrow as pa
 
 from starrocks_txn_sink.assembler.rules.model import Counters
 from starrocks_txn_sink.assembler.rules.spill import CarriedState
-from starrocks_txn_sink.assembler.verified.intake import VerifiedCounters
 from starrocks_txn_sink.coordinator.coordinator import LaneShare, join_missing
 from starrocks_txn_sink.coordinator.model import MissingColumns, missing_of_words, receipt_of, words_of_missing
 from starrocks_txn_sink.coordinator.quarantine import Cut, DeadLetter
@@ -284,7 +283,7 @@ class CarryOver:
     """
 
     partitions: Mapping[str, CarriedState] = field(default_factory=dict)
-    flows: Counters | VerifiedCounters = field(default_factory=Counters)
+    flows: Counters = field(default_factory=Counters)
     notices: tuple[Event, ...] = ()
     inline: Mapping[str, bytes] = field(default_factory=dict)
     small: bool = False
@@ -313,7 +312,7 @@ class CarryOver:
     def of(cls, fields: Mapping[str, Any]) -> CarryOver:
         return cls(
             {name: CarriedState.of_json(state) for name, state in fields["partitions"].items()},
-            (VerifiedCounters if "late" in fields["flows"] else Counters)(**fields["flows"]),
+            Counters(**fields["flows"]),
             tuple(Event(name, values) for name, values in fields["notices"]),
             {name: base64.b64decode(content) for name, content in fields["inline"].items()},
             fields["small"],
@@ -329,22 +328,13 @@ class CarryOver:
         return replace(
             later,
             partitions={**self.partitions, **later.partitions},
-            flows=_sum(self.flows, later.flows),
+            flows=self.flows + later.flows,
             notices=(*self.notices, *later.notices),
             inline={**self.inline, **later.inline},
             small=self.small and later.small,
             malformed=self.malformed + later.malformed,
             described=join_missing((self.described, later.described)),
         )
-
-
-def _sum(before: Counters | VerifiedCounters, later: Counters | VerifiedCounters) -> Counters | VerifiedCounters:
-    """The sum of counts of the same rules; no counts yet go with those of any rules."""
-    if isinstance(before, VerifiedCounters) and isinstance(later, VerifiedCounters):
-        return before + later
-    if isinstance(before, Counters) and isinstance(later, Counters):
-        return before + later
-    return before if later == Counters() else later
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from starrocks_txn_sink.assembler.rules.incremental import IncrementalAssembler
 from starrocks_txn_sink.assembler.rules.model import Policy
 from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
 from starrocks_txn_sink.assembler.rules.spill import Manifest
@@ -143,7 +144,7 @@ class AssemblingDriver(Driver):
     def _assembly(self, lines: RawFormat | None) -> AssemblySpec:
         assert self._log is not None
         return AssemblySpec(
-            Policy(), PayloadEncoder(DATABASE), 0.0, self._world.directory(self.checkpoint.name),
+            IncrementalAssembler, Policy(), PayloadEncoder(DATABASE), 0.0, self._world.directory(self.checkpoint.name),
             self._log.stem(self._batch), self._before.partitions, self._before.inline, lines,
         )  # fmt: skip
 

@@ -95,7 +95,8 @@ class DebeziumDriver(AssemblingDriver):
         del lines
         assert self._log is not None
         return AssemblySpec(
-            self._rules.policy, PayloadEncoder(DATABASE), 0.0, self._world.directory(self.checkpoint.name),
+            self._rules.assembler, self._rules.policy, PayloadEncoder(DATABASE), 0.0,
+            self._world.directory(self.checkpoint.name),
             self._log.stem(self._batch), self._before.partitions, self._before.inline, self._rules.lines,
         )  # fmt: skip
 

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from starrocks_txn_sink.assembler.rules import model
-from starrocks_txn_sink.assembler.rules.incremental import MEMORY_BYTES, IncrementalAssembler, expire
+from starrocks_txn_sink.assembler.rules.incremental import MEMORY_BYTES, IncrementalAssembler
 from starrocks_txn_sink.assembler.rules.model import Counters, Partition, Policy
 from starrocks_txn_sink.assembler.rules.spill import Manifest, SpillStorage
 from starrocks_txn_sink.telemetry import Event
@@ -51,7 +51,7 @@ class IncrementalBench:
         after = before.with_batch(self.batch, "q", assembler.carry_over(), storage.new_inline.items())
         self.notices += [*assembler.notices, *assembler.repeat_notices()]
         storage.close()
-        late, flows, _ = expire(self.policy, after.partitions, now)
+        late, flows, _ = IncrementalAssembler.expire(self.policy, after.partitions, now)
         after = after.with_batch(self.batch, "q", late, ())
         self.total = followed_by(self.total, sum((assembler.flows, flows), after.levels()))
         for state in after.partitions.values():

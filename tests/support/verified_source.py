@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from starrocks_txn_sink.assembler.rules.model import SOURCE_PARTITION, from_blob, to_blob
+from starrocks_txn_sink.assembler.rules.model import SOURCE_PARTITION, Counters, from_blob, to_blob
 from starrocks_txn_sink.assembler.rules.spill import CarriedState, Manifest, SpillStorage
-from starrocks_txn_sink.assembler.verified.intake import EVENTS, VerifiedCounters, VerifiedState
+from starrocks_txn_sink.assembler.verified.intake import EVENTS, VerifiedState
 from starrocks_txn_sink.assembler.verified.lane import HELD_BYTES, VerifiedLane
 from starrocks_txn_sink.assembler.verified.rules import VerifiedAssembler, VerifiedPolicy
 from starrocks_txn_sink.errors import StarRocksSinkError
@@ -110,8 +110,8 @@ class Stage:
     out: list[Fields] = field(default_factory=list)
     letters: list[Fields] = field(default_factory=list)
     notices: list[Event] = field(default_factory=list)
-    counted: VerifiedCounters = field(default_factory=VerifiedCounters)
-    level: VerifiedCounters = field(default_factory=VerifiedCounters)
+    counted: Counters = field(default_factory=Counters)
+    level: Counters = field(default_factory=Counters)
     twin: Twin = field(default_factory=Twin)
 
     def feed(self, *events: Fields, now: float = 0.0) -> list[Fields]:

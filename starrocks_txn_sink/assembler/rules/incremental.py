@@ -8,21 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from starrocks_txn_sink.assembler.rules import intake, model
 from starrocks_txn_sink.assembler.rules.assembler import AssemblerStep, PartitionChange, TransactionAssembler
+from starrocks_txn_sink.assembler.rules.base import Assembler
 from starrocks_txn_sink.assembler.rules.intake import PartitionedEvents
 from starrocks_txn_sink.assembler.rules.model import AssemblerState, Counters, OpenTransaction, Partition, Policy
 from starrocks_txn_sink.assembler.rules.release import ReleasedRows
 from starrocks_txn_sink.assembler.rules.repeats import Repeats
-from starrocks_txn_sink.assembler.rules.spill import BlobPlace, CarriedState, SpillStorage, other_rules
+from starrocks_txn_sink.assembler.rules.spill import BlobPlace, CarriedState, SpillStorage
 from starrocks_txn_sink.errors import StarRocksSinkError
-from starrocks_txn_sink.protocol.snapshots import Marks
 from starrocks_txn_sink.telemetry import Event
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 MEMORY_BYTES: Final = 32 << 20
 
@@ -54,7 +57,7 @@ class PartitionBuffer:
 
 
 @dataclass(slots=True)
-class IncrementalAssembler:
+class IncrementalAssembler(Assembler):
     """Assembles the events of one task. `now` is the micro-batch's processing time (seconds since the epoch).
 
     With `arrival_order` the events are unsorted, and a position that does not ascend raises Unordered. Otherwise they
@@ -81,6 +84,38 @@ class IncrementalAssembler:
     def __post_init__(self) -> None:
         # A transaction may end in a later chunk of the micro-batch, so only `expire` judges open_timeout, afterwards.
         self._assembler = TransactionAssembler(replace(self.policy, open_timeout=None), self.compare)
+
+    @classmethod
+    def of(
+        cls,
+        policy: Policy,
+        carried: Mapping[str, CarriedState],
+        now: float,
+        storage: SpillStorage,
+        *,
+        arrival_order: bool,
+        compare: bool,
+    ) -> Self:
+        """See Assembler.of."""
+        return cls(policy, carried, now, storage, arrival_order, compare=compare)
+
+    @classmethod
+    def expire(
+        cls, policy: Policy, partitions: Mapping[str, CarriedState], now: float
+    ) -> tuple[dict[str, CarriedState], Counters, list[Event]]:
+        """See Assembler.expire; raises SourceTransactionError under `on_open_timeout="fail"`."""
+        if policy.open_timeout is None:
+            return {}, Counters(), []
+        states: dict[Partition, AssemblerState] = {
+            name: partition.state_of(AssemblerState, name) for name, partition in partitions.items()
+        }
+        step = TransactionAssembler(policy).expire(states, now)
+        changed = {}
+        for name, change in step.changes.items():
+            before = partitions[str(name)].places
+            places = {number: place for number, place in before.items() if number not in change.removed}
+            changed[str(name)] = CarriedState(change.state, places)
+        return changed, step.counters, list(step.notices)
 
     def feed(self, events: pa.Table, *, any_order: bool = False) -> Iterator[ReleasedRows]:
         """Take in events with their source_partition; yield released rows.
@@ -129,27 +164,14 @@ class IncrementalAssembler:
         """The source partitions with events in this task."""
         return set(map(str, self._buffers))
 
-    @property
-    def source_partitions(self) -> int:
-        """How many source partitions have events in this task."""
-        return len(self._buffers)
-
     def counters(self) -> Counters:
         """The flows, and the levels of the source partitions with events in this task."""
         return sum((Counters().with_levels_of(buffer.state) for buffer in self._buffers.values()), self.flows)
-
-    def visible_marks(self, marks: Marks) -> Marks:
-        """All of them: TxnEvents have none."""
-        return marks
 
     def repeat_notices(self) -> list[Event]:
         """A notice for each source partition whose repeats in this task show nothing about its source."""
         repeats = [buffer.repeats for buffer in self._buffers.values() if buffer.repeats is not None]
         return [repeat.notice() for repeat in repeats if repeat.unknown]
-
-    def finish(self) -> Iterator[ReleasedRows]:
-        """The rows that are released at the end of the input: none, because an END alone releases them."""
-        return iter(())
 
     def carry_over(self) -> dict[str, CarriedState]:
         """Spill all open rows; return the state of the source partitions with events, for the next micro-batch."""
@@ -160,9 +182,8 @@ class IncrementalAssembler:
         buffer = self._buffers.get(name)
         if buffer is None:
             before = self.carried.get(str(name), CarriedState())
-            if not isinstance(before.state, AssemblerState):
-                raise other_rules(str(name))
-            buffer = self._buffers[name] = PartitionBuffer(before.state, dict(before.places))
+            state = before.state_of(AssemblerState, str(name))
+            buffer = self._buffers[name] = PartitionBuffer(state, dict(before.places))
         return buffer
 
     def _check_order(self, partitioned: PartitionedEvents) -> None:
@@ -212,27 +233,6 @@ class IncrementalAssembler:
             buffer.places[number] = place
             del buffer.memory[number]
         self._held_bytes = 0
-
-
-def expire(
-    policy: Policy, partitions: Mapping[str, CarriedState], now: float
-) -> tuple[dict[str, CarriedState], Counters, list[Event]]:
-    """Apply `open_timeout` to all source partitions; return the changed ones, the flows, and notices.
-
-    Raises SourceTransactionError under `on_open_timeout="fail"`.
-    """
-    if policy.open_timeout is None:
-        return {}, Counters(), []
-    states: dict[Partition, AssemblerState] = {
-        name: partition.state for name, partition in partitions.items() if isinstance(partition.state, AssemblerState)
-    }
-    step = TransactionAssembler(policy).expire(states, now)
-    changed = {}
-    for name, change in step.changes.items():
-        before = partitions[str(name)].places
-        places = {number: place for number, place in before.items() if number not in change.removed}
-        changed[str(name)] = CarriedState(change.state, places)
-    return changed, step.counters, list(step.notices)
 
 
 def _row(partitioned: PartitionedEvents, place: int) -> pa.Table:

@@ -11,7 +11,7 @@ import base64
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from operator import add, attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, get_args
+from typing import Any, ClassVar, Final, Literal, Protocol, get_args
 
 import orjson
 import pyarrow as pa
@@ -21,9 +21,6 @@ from starrocks_txn_sink.assembler.rules.history import Run
 from starrocks_txn_sink.clock import parse_duration
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options.checks import check_choice
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 SOURCE_PARTITION: Final = "source_partition"
 POSITION: Final = "position"
@@ -155,6 +152,7 @@ class AssemblerState:
     earlier release knows the newest events only.
     """
 
+    RULES: ClassVar[str] = ""
     last_position: int | None = None
     open: tuple[OpenTransaction, ...] = ()
     next_blob: int = 0
@@ -199,7 +197,14 @@ class AssemblerState:
 
 
 class SourceState(Protocol):
-    """The state of a source partition between two micro-batches, by any rules."""
+    """The state of a source partition between two micro-batches; `RULES` names the rules that have written it."""
+
+    RULES: ClassVar[str]
+
+    @classmethod
+    def from_json(cls, text: str) -> SourceState: ...
+
+    def expires_at(self, open_timeout: float | None) -> float | None: ...
 
     @property
     def last_position(self) -> int | None: ...
@@ -251,15 +256,41 @@ def pieces(table: pa.Table, size: int | None = None) -> list[pa.Table]:
 # --- counts ---
 
 
-class Counts:
-    """Base of an assembler's counts of one step: a dataclass of numbers; `+` adds them."""
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Counts of one step of any rules; `+` adds them.
 
-    __slots__ = ()
-    __match_args__: ClassVar[tuple[str, ...]]
+    Every row is counted once: `data + snapshot_rows` is the sum of `rows`, `repeated_rows`, `skipped_rows`,
+    `abandoned_rows`, `dropped_rows`, `quarantined_rows`, `late_rows` and the growth of `open_rows` since the step
+    before. `open`, `open_rows` and `state_bytes` are levels after the step, the others are flows of the step.
+    """
 
-    def __add__(self, other: Self) -> Self:
+    events: int = 0  # rows and markers (BEGIN, END) that came in
+    data: int = 0  # rows of source transactions among them
+    snapshot_rows: int = 0  # rows of a snapshot among them
+    released: int = 0  # source transactions released whole
+    rows: int = 0  # released rows, including those of snapshots
+    empty: int = 0  # source transactions that ended without rows
+    skipped_rows: int = 0  # rows of whole source transactions that no table takes
+    repeats: int = 0  # repeated events, dropped
+    repeated_rows: int = 0  # rows among them
+    unknown_repeats: int = 0  # of the repeats, those of which nothing shows that the source is the same
+    abandoned: int = 0  # unfinished source transactions that a new BEGIN discarded
+    abandoned_rows: int = 0
+    dropped: int = 0  # source transactions dropped by policy: BEGIN missing, or open too long
+    dropped_rows: int = 0
+    quarantined: int = 0  # source transactions whose counts did not match at open_timeout
+    quarantined_rows: int = 0
+    trusted: int = 0  # of the released ones, those that no count proves: a restart cut them, and open_timeout is over
+    late: int = 0  # events of a source transaction after its quarantine
+    late_rows: int = 0
+    open: int = 0  # source transactions that wait for their end
+    open_rows: int = 0
+    state_bytes: int = 0  # Arrow bytes of the open rows
+
+    def __add__(self, other: Counters) -> Counters:
         values = attrgetter(*self.__match_args__)  # every step adds counts, and astuple would copy each value
-        return type(self)(*map(add, values(self), values(other)))
+        return Counters(*map(add, values(self), values(other)))
 
     def as_dict(self) -> dict[str, int]:
         return {name: getattr(self, name) for name in self.__match_args__}
@@ -267,32 +298,6 @@ class Counts:
     @classmethod
     def names(cls) -> list[str]:
         return list(cls.__match_args__)
-
-
-@dataclass(frozen=True, slots=True)
-class Counters(Counts):
-    """Counts of one step.
-
-    Every DATA event is counted once: `data == rows + repeated_rows + abandoned_rows + dropped_rows` plus the growth
-    of `open_rows` since the step before. `open`, `open_rows` and `state_bytes` are levels after the step, the others
-    are flows of the step.
-    """
-
-    events: int = 0  # BEGIN, DATA and END that came in
-    data: int = 0  # DATA events among them
-    released: int = 0  # source transactions released whole
-    rows: int = 0  # their rows
-    empty: int = 0  # ENDs that released nothing, because the source transaction had no rows
-    repeats: int = 0  # events at or below the last position seen, dropped
-    repeated_rows: int = 0  # DATA events among them
-    unknown_repeats: int = 0  # of the repeats, those of which nothing shows that the source is the same
-    abandoned: int = 0  # unfinished source transactions that a new BEGIN discarded
-    abandoned_rows: int = 0
-    dropped: int = 0  # source transactions dropped by policy: BEGIN missing, or open too long
-    dropped_rows: int = 0
-    open: int = 0  # source transactions begun and not ended
-    open_rows: int = 0
-    state_bytes: int = 0  # Arrow bytes of the open rows
 
     def with_levels_of(self, state: SourceState) -> Counters:
         """These flows and the levels of `state`."""

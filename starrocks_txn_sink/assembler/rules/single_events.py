@@ -5,7 +5,7 @@ Nothing waits for another event, so nothing is carried over, and rows go on as t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -14,13 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.assembler.rules import intake, model
+from starrocks_txn_sink.assembler.rules.base import Assembler
 from starrocks_txn_sink.assembler.rules.intake import PartitionedEvents
-from starrocks_txn_sink.assembler.rules.model import Partition
+from starrocks_txn_sink.assembler.rules.model import Counters, Partition
 from starrocks_txn_sink.assembler.rules.release import ReleasedRows
-from starrocks_txn_sink.assembler.rules.spill import CarriedState
-from starrocks_txn_sink.assembler.verified.intake import COLLECTION, SNAPSHOT, VerifiedCounters
+from starrocks_txn_sink.assembler.rules.spill import CarriedState, SpillStorage, other_rules
+from starrocks_txn_sink.assembler.verified.intake import COLLECTION, SNAPSHOT
 from starrocks_txn_sink.errors import InputError
-from starrocks_txn_sink.protocol.snapshots import Marks
 from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.telemetry import Event
 
@@ -29,8 +29,10 @@ _IDENTITY: Final = (COLLECTION, *model.PAYLOAD)
 
 
 @dataclass(slots=True)
-class SingleEvents:
-    """Takes in the events of one task. An event without a table has no row, and one that comes twice is dropped.
+class SingleEvents(Assembler):
+    """Takes in the events of one task: none waits, and the ledger alone knows repeats.
+
+    An event without a table has no row, and one that comes twice is dropped.
 
     With a column `seq` the events of one position are the rows of one message, numbered from 0, and one unit.
 
@@ -39,10 +41,26 @@ class SingleEvents:
     """
 
     arrival_order: bool
-    flows: VerifiedCounters = field(default_factory=VerifiedCounters)
+    flows: Counters = field(default_factory=Counters)
     notices: list[Event] = field(default_factory=list)
     _latest: dict[Partition, int] = field(default_factory=dict)  # the last position of each source partition
     _last: dict[Partition, pa.Table] = field(default_factory=dict)  # of sorted events, with which a chunk may go on
+
+    @classmethod
+    def of(
+        cls,
+        policy: None,  # noqa: ARG003 - nothing to decide
+        carried: Mapping[str, CarriedState],
+        now: float,  # noqa: ARG003
+        storage: SpillStorage,  # noqa: ARG003
+        *,
+        arrival_order: bool,
+        compare: bool,  # noqa: ARG003
+    ) -> SingleEvents:
+        """See Assembler.of; rows of open source transactions would be lost."""
+        for source in carried:
+            raise other_rules(source)
+        return cls(arrival_order)
 
     def feed(self, events: pa.Table, *, any_order: bool = False) -> Iterator[ReleasedRows]:
         """Yield the rows of `events`, per source partition in the order of their positions.
@@ -68,7 +86,7 @@ class SingleEvents:
         unit = np.cumsum(rows[model.SEQ].to_numpy() == 0) if model.SEQ in more else np.arange(count)
         groups, unit = partitioned.groups[filled.to_numpy()], unit[filled.to_numpy()]
         rows = rows.filter(filled) if len(groups) < count else rows
-        self.flows += VerifiedCounters(
+        self.flows += Counters(
             events=arrivals,
             data=arrivals - snapshots,
             snapshot_rows=snapshots,
@@ -124,27 +142,6 @@ class SingleEvents:
     def names(self) -> set[str]:
         """The source partitions with events in this task."""
         return set(map(str, self._latest))
-
-    @property
-    def source_partitions(self) -> int:
-        """How many source partitions have events in this task."""
-        return len(self._latest)
-
-    def finish(self) -> Iterator[ReleasedRows]:
-        """None: no row waits."""
-        return iter(())
-
-    def visible_marks(self, marks: Marks) -> Marks:
-        """All of them: no row waits."""
-        return marks
-
-    def repeat_notices(self) -> list[Event]:
-        """None: the ledger alone knows repeats."""
-        return []
-
-    def carry_over(self) -> dict[str, CarriedState]:
-        """Nothing: no event waits."""
-        return {}
 
 
 def _row(events: PartitionedEvents, place: int) -> pa.Table:

@@ -12,13 +12,13 @@ import base64
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import orjson
 import pyarrow as pa
 
 from starrocks_txn_sink.assembler.rules.directory import StateDirectory
-from starrocks_txn_sink.assembler.rules.model import AssemblerState, Counters
+from starrocks_txn_sink.assembler.rules.model import AssemblerState, Counters, SourceState
 from starrocks_txn_sink.assembler.rules.reading_clock import ReadingClock
 from starrocks_txn_sink.assembler.verified.intake import VerifiedState
 from starrocks_txn_sink.coordinator.model import MissingColumns, missing_of_words, words_of_missing
@@ -29,7 +29,9 @@ INLINE_BYTES: Final = 16 << 10
 FOLDER: Final = "rows"
 _MOST_OPEN: Final = 64
 """Files at a time: a large source transaction has more than a process may open."""
-_RULES, _VERIFIED = "rules", "verified"  # in the manifest's JSON
+_RULES: Final = "rules"  # in the manifest's JSON
+_KINDS: Final[Mapping[str, type[SourceState]]] = {kind.RULES: kind for kind in (AssemblerState, VerifiedState)}
+State = TypeVar("State", bound=SourceState)
 
 
 class BlobPlace(NamedTuple):
@@ -43,19 +45,24 @@ class BlobPlace(NamedTuple):
 class CarriedState:
     """One source partition between two micro-batches; `places` has every blob that `state` names."""
 
-    state: AssemblerState | VerifiedState = field(default_factory=AssemblerState)
+    state: SourceState = field(default_factory=AssemblerState)
     places: Mapping[int, BlobPlace] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        rules = {_RULES: _VERIFIED} if isinstance(self.state, VerifiedState) else {}
+        rules = {_RULES: self.state.RULES} if self.state.RULES else {}
         blobs = [(number, *place) for number, place in self.places.items()]
         return {"state": self.state.to_json(), "blobs": blobs, **rules}
 
     @classmethod
     def of_json(cls, value: Mapping[str, Any]) -> CarriedState:
         places = {number: BlobPlace(file, at) for number, file, at in value["blobs"]}
-        kind = VerifiedState if value.get(_RULES) == _VERIFIED else AssemblerState
-        return cls(kind.from_json(value["state"]), places)
+        return cls(_KINDS[value.get(_RULES, "")].from_json(value["state"]), places)
+
+    def state_of(self, kind: type[State], source: str) -> State:
+        """The state of `source`, which rules of this `kind` have written; raises InputError for one of other rules."""
+        if not isinstance(self.state, kind):
+            raise other_rules(source)
+        return self.state
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 from dataclasses import asdict, dataclass, field
-from typing import Final
+from typing import ClassVar, Final
 
 import orjson
 import pyarrow as pa
@@ -65,35 +65,6 @@ MAX_REMEMBERED: Final = 10_000  # ids of settled transactions, to recognise thei
 
 
 @dataclass(frozen=True, slots=True)
-class VerifiedCounters(model.Counts):
-    """Counts of one step.
-
-    Every row is counted once: `data + snapshot_rows == rows + repeated_rows + skipped_rows + quarantined_rows +
-    late_rows` plus the growth of `open_rows` since the step before. `open`, `open_rows` and `state_bytes` are levels
-    after the step, the others are flows of it.
-    """
-
-    events: int = 0  # rows, BEGINs and ENDs that came in
-    data: int = 0  # rows of transactions among them
-    snapshot_rows: int = 0  # rows of a snapshot among them
-    released: int = 0  # verified transactions that were released
-    rows: int = 0  # released rows, including those of snapshots
-    empty: int = 0  # verified transactions without rows
-    skipped_rows: int = 0  # verified rows without a table, which are not released
-    repeats: int = 0  # repeated events, dropped
-    repeated_rows: int = 0  # rows among them
-    unknown_repeats: int = 0  # of the repeats, those of which nothing shows that the source is the same
-    quarantined: int = 0  # transactions that were incomplete at open_timeout
-    quarantined_rows: int = 0
-    trusted: int = 0  # of the released ones, those that no count proves: a restart cut them, and open_timeout is over
-    late: int = 0  # events of a transaction after its quarantine
-    late_rows: int = 0
-    open: int = 0  # transactions that wait
-    open_rows: int = 0
-    state_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class HeldBlob:
     """Held events, as one Arrow stream under `number`."""
 
@@ -110,6 +81,7 @@ class VerifiedState:
     are the positions of these units.
     """
 
+    RULES: ClassVar[str] = "verified"
     last_position: int | None = None  # of the last released transaction
     blobs: tuple[HeldBlob, ...] = ()
     next_blob: int = 0
@@ -171,7 +143,7 @@ class VerifiedIntake:
 
     events: pa.Table
     late: pa.Table
-    counters: VerifiedCounters
+    counters: model.Counters
 
 
 def has_status(events: pa.Table, status: str) -> Mask:
@@ -193,7 +165,7 @@ def validate_events(state: VerifiedState, events: pa.Table, source: str) -> Veri
     quarantined = pc.and_(quarantined, pc.invert(is_settled))
     is_counted = pc.fill_null(pc.not_equal(events[STATUS], BEGIN), True)  # a BEGIN that comes again is not counted
     late = _those(events, pc.and_(quarantined, is_counted))
-    counters = VerifiedCounters(
+    counters = model.Counters(
         events=events.num_rows,
         data=data - snapshots,
         snapshot_rows=snapshots,

@@ -12,18 +12,19 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.assembler.rules import model
+from starrocks_txn_sink.assembler.rules.base import Assembler
 from starrocks_txn_sink.assembler.rules.intake import Indexes, Mask, group_by_partition
 from starrocks_txn_sink.assembler.rules.release import ReleasedRows
-from starrocks_txn_sink.assembler.rules.spill import BlobPlace, CarriedState, SpillStorage, other_rules
+from starrocks_txn_sink.assembler.rules.spill import BlobPlace, CarriedState, SpillStorage
 from starrocks_txn_sink.assembler.verified import intake as v
-from starrocks_txn_sink.assembler.verified.intake import HeldBlob, VerifiedCounters, VerifiedState
+from starrocks_txn_sink.assembler.verified.intake import HeldBlob, VerifiedState
 from starrocks_txn_sink.assembler.verified.rules import (
     MANY_BLOBS,
     SMALL_BYTES,
@@ -74,16 +75,17 @@ class _Source:
 
 
 @dataclass(slots=True)
-class VerifiedLane:
+class VerifiedLane(Assembler):
     """Assembles the events of one task. `now` is the micro-batch's processing time (seconds since the epoch)."""
 
+    judges_together: ClassVar[bool] = True
     policy: VerifiedPolicy
     carried: Mapping[str, CarriedState]
     now: float
     storage: SpillStorage
     held_limit: int = HELD_BYTES
     piece_rows: int = _PIECE_ROWS
-    flows: VerifiedCounters = field(default_factory=VerifiedCounters)
+    flows: model.Counters = field(default_factory=model.Counters)
     notices: list[Event] = field(default_factory=list)
     _sources: dict[str, _Source] = field(default_factory=dict)
     _held_bytes: int = 0
@@ -94,12 +96,24 @@ class VerifiedLane:
         self._texts = _TextCache(self.storage)
         self._successions = Successions(self.policy.new_sources)
         for name, partition in self.carried.items():  # without new events, too: transactions get overdue
-            if not isinstance(partition.state, VerifiedState):
-                raise other_rules(name)
-            self._sources[name] = _source_of(partition.state, partition.places)
+            self._sources[name] = _source_of(partition.state_of(VerifiedState, name), partition.places)
         for name in self.carried:
             if self._successions.later(name) and not self.carried.keys() & set(self._successions.later(name)):
                 self._hand_over(name)
+
+    @classmethod
+    def of(
+        cls,
+        policy: VerifiedPolicy,
+        carried: Mapping[str, CarriedState],
+        now: float,
+        storage: SpillStorage,
+        *,
+        arrival_order: bool,  # noqa: ARG003 - the markers alone have an order
+        compare: bool,  # noqa: ARG003 - contents always count
+    ) -> VerifiedLane:
+        """See Assembler.of."""
+        return cls(policy, carried, now, storage)
 
     def _hand_over(self, name: str) -> None:
         """Give what waits in a source, and is of one that follows it, to that one, which is declared now."""
@@ -191,11 +205,6 @@ class VerifiedLane:
         """The sources with events in this task."""
         return set(self._sources)
 
-    @property
-    def source_partitions(self) -> int:
-        """How many sources have events in this task."""
-        return len(self._sources)
-
     def visible_marks(self, marks: Marks) -> Marks:
         """The marks of a snapshot's rows that are released, of `marks` and of micro-batches before. After `finish`.
 
@@ -217,10 +226,6 @@ class VerifiedLane:
                 visible |= merged_marks
                 source.judgement = replace(judgement, state=replace(judgement.state, marks={}))
         return visible
-
-    def repeat_notices(self) -> list[Event]:
-        """None more: `notices` has them."""
-        return []
 
     def carry_over(self) -> dict[str, CarriedState]:
         """Write the events that wait; return the state of all sources, for the next micro-batch. After `finish`."""

@@ -21,7 +21,7 @@ from starrocks_txn_sink.assembler.rules.segments import concat_ranges
 from starrocks_txn_sink.assembler.verified import intake as v, repeats, tally
 from starrocks_txn_sink.assembler.verified.deliveries import NOWHERE, WithRows, integer_column
 from starrocks_txn_sink.assembler.verified.gtids import has_gtid
-from starrocks_txn_sink.assembler.verified.intake import HeldBlob, VerifiedCounters, VerifiedIntake, VerifiedState
+from starrocks_txn_sink.assembler.verified.intake import HeldBlob, VerifiedIntake, VerifiedState
 from starrocks_txn_sink.assembler.verified.repeats import Past, Placed, Settled
 from starrocks_txn_sink.assembler.verified.sources import begins
 from starrocks_txn_sink.assembler.verified.tally import Tally, TransactionClasses
@@ -69,7 +69,7 @@ class VerifiedStep:
     """The effect of one step: pass `released` and `dead_letters` on, delete `removed`, write `added`, then `state`."""
 
     state: VerifiedState
-    counters: VerifiedCounters
+    counters: model.Counters
     released: Sequence[pa.Table] = ()
     dead_letters: Sequence[pa.Table] = ()
     removed: tuple[int, ...] = ()
@@ -82,7 +82,7 @@ class Judgement:
     """The outcome of a step: `kept` is the mask of the `events` that wait. `state` has the blobs of the step before."""
 
     state: VerifiedState
-    counters: VerifiedCounters
+    counters: model.Counters
     released: Sequence[Units]
     lost: Sequence[LostUnit]
     notices: tuple[Event, ...]
@@ -409,7 +409,7 @@ class _JudgedEvents:
 def _judgement(
     judgement: _JudgedEvents,
     state: VerifiedState,
-    counters: VerifiedCounters,
+    counters: model.Counters,
     expired: Mask,
     letters: list[LostUnit],
     notices: tuple[Event, ...],
@@ -522,7 +522,7 @@ def _slots(judgement: _JudgedEvents, full: Indexes) -> tuple[Indexes, Indexes]:
 
 def _outcome_counters(
     judgement: _JudgedEvents, rows_out: int, full: Indexes, finished: Mask, expired: Mask
-) -> VerifiedCounters:
+) -> model.Counters:
     """The outcome of the step's events, and the rows that wait after it."""
     counts, classes = judgement.tally, judgement.classes
     again = (
@@ -533,7 +533,7 @@ def _outcome_counters(
     )
     rows = judgement.table[v.STATUS].is_null().to_numpy()
     rows_in = int(counts.count[full].sum()) + int(finished[judgement.snapshot].sum())
-    return VerifiedCounters(
+    return model.Counters(
         released=len(full),
         rows=rows_out,
         empty=len(classes.released) - len(full),

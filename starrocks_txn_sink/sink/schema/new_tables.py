@@ -11,8 +11,7 @@ from starrocks_txn_sink.clock import Clock, Deadline
 from starrocks_txn_sink.errors import InputError, ServerRefused, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.refusals import NO_TABLE
-from starrocks_txn_sink.sink.assembly import DebeziumAssembly
-from starrocks_txn_sink.sink.binlog_assembly import CanalAssembly
+from starrocks_txn_sink.sink.assembly import Assembly
 from starrocks_txn_sink.sink.schema.changes import Told
 from starrocks_txn_sink.sink.schema.plan import TableLayout
 from starrocks_txn_sink.sink.schema.source_tables import TablePlan, sources_of
@@ -33,7 +32,7 @@ class NewTables:
     """Creates tables for the rows of `topics`; `config` is that of a Kafka client."""
 
     options: SinkOptions
-    assembly: DebeziumAssembly | CanalAssembly
+    assembly: Assembly
     topics: Collection[str]
     config: Mapping[str, Any] = field(repr=False)
     layout_of: LayoutOf = plain_layout
@@ -71,7 +70,7 @@ class NewTables:
 
         config = {**self.config, "group.id": "starrocks-txn-sink"}  # required; no offset is committed
         seconds = deadline.limit(_KAFKA_SECONDS, "the newest messages of new tables")
-        messages = newest_messages(config, seconds, topics=self.topics, shared=isinstance(self.assembly, CanalAssembly))
+        messages = newest_messages(config, seconds, topics=self.topics, shared=self.assembly.shares_topics)
         sources, _ = sources_of(messages, self.assembly.tables, self.assembly.registry, described=True)
         rules = self.assembly.rule_set
         for table in sources:

@@ -484,7 +484,7 @@ def test_another_format_has_the_arguments_of_its_class_and_only_canal_creates_ta
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (SOURCE + 'format = "canal"\n', "Canal's messages do not say where a source transaction ends"),
+        (SOURCE + 'format = "canal"\n', "format canal do not say where a source transaction ends"),
         (
             SOURCE + OF_MAXWELL + "[tables]\ncreate = true\n",
             "line 6: No table can be created of messages of the format",

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, strategies as st
 
 from starrocks_txn_sink import SinkOptions
-from starrocks_txn_sink.assembler.rules.model import Policy
+from starrocks_txn_sink.assembler.rules.incremental import IncrementalAssembler
+from starrocks_txn_sink.assembler.rules.model import Counters, Policy
 from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
 from starrocks_txn_sink.assembler.rules.spill import CarriedState
-from starrocks_txn_sink.assembler.verified.intake import VerifiedCounters
+from starrocks_txn_sink.assembler.verified.lane import VerifiedLane
 from starrocks_txn_sink.assembler.verified.rules import VerifiedPolicy
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.errors import InputError
@@ -108,7 +109,14 @@ def written(topic: Topic, lanes: int, seconds: float) -> tuple[list[list[Row]], 
 
     parts = [OffsetRanges(group, 1.0, {}) for group in spread(topic.ranges(), lanes)]
     spec = AssemblySpec(
-        Policy(), PayloadEncoder("shop"), 0.0, MemoryDirectory(), "000001-e-7", lines=TxnEventLines(), small_rows=0
+        IncrementalAssembler,
+        Policy(),
+        PayloadEncoder("shop"),
+        0.0,
+        MemoryDirectory(),
+        "000001-e-7",
+        lines=TxnEventLines(),
+        small_rows=0,
     )
     kafka = KafkaRounds(run_round, spec, PlannedRanges(parts, count))
     shares = of_kind(kafka.run(TASK), CarryOver)
@@ -175,7 +183,9 @@ def test_a_round_that_is_run_again_reads_the_same_offsets_from_the_same_state() 
         return [CarryOver(reached={"0": 3 * len(specs)}, small=True)]
 
     parts = [OffsetRanges({("topic", 0): (0, 10)}, 1.0, {})]
-    spec = AssemblySpec(Policy(), PayloadEncoder("shop"), 0.0, MemoryDirectory(), "s", lines=TxnEventLines())
+    spec = AssemblySpec(
+        IncrementalAssembler, Policy(), PayloadEncoder("shop"), 0.0, MemoryDirectory(), "s", lines=TxnEventLines()
+    )
     kafka = KafkaRounds(run_round, spec, PlannedRanges(parts, Counter()))
     kafka.run(TASK)
     last = of_kind(kafka.run(TASK), CarryOver)
@@ -190,20 +200,22 @@ def test_a_lane_that_proves_transactions_reads_all_offsets_in_each_round() -> No
 
     def run_round(_: LaneTask, spec: AssemblySpec) -> list[Message]:
         specs.append(spec)
-        return [CarryOver({"0": CarriedState()}, VerifiedCounters(events=5))]
+        return [CarryOver({"0": CarriedState()}, Counters(events=5))]
 
     count, parts = Counter(), [OffsetRanges({("topic", 0): (0, 10)}, 1.0, {})]
-    spec = AssemblySpec(VerifiedPolicy(), PayloadEncoder("shop"), 0.0, MemoryDirectory(), "s")
+    spec = AssemblySpec(VerifiedLane, VerifiedPolicy(), PayloadEncoder("shop"), 0.0, MemoryDirectory(), "s")
     kafka = KafkaRounds(run_round, spec, PlannedRanges(parts, count), rereads=True)
     kafka.next_round(of_kind(kafka.run(TASK), CarryOver))
     kafka.take(of_kind(kafka.run(TASK), CarryOver))
     assert specs[0] == specs[1]
-    assert (kafka.carried.flows, count.rows) == (VerifiedCounters(events=5), 5)  # once, as the last round has them
+    assert (kafka.carried.flows, count.rows) == (Counters(events=5), 5)  # once, as the last round has them
 
 
 def test_when_all_offsets_are_read_no_lane_runs() -> None:
     """The last lane may stop at its last offset."""
-    spec = AssemblySpec(Policy(), PayloadEncoder("shop"), 0.0, MemoryDirectory(), "s", lines=TxnEventLines())
+    spec = AssemblySpec(
+        IncrementalAssembler, Policy(), PayloadEncoder("shop"), 0.0, MemoryDirectory(), "s", lines=TxnEventLines()
+    )
     planned = PlannedRanges([OffsetRanges({("topic", 0): (0, 10)}, 1.0, {})], Counter())
     kafka = KafkaRounds(lambda *_: [LaneReport("job", 0, 7)], spec, planned)
     kafka.next_round([CarryOver(reached={"0": 10})])
@@ -211,7 +223,9 @@ def test_when_all_offsets_are_read_no_lane_runs() -> None:
 
 
 def test_two_lanes_with_one_source_partition_are_a_bug_with_an_error() -> None:
-    spec = AssemblySpec(Policy(), PayloadEncoder("shop"), 0.0, MemoryDirectory(), "s", lines=TxnEventLines())
+    spec = AssemblySpec(
+        IncrementalAssembler, Policy(), PayloadEncoder("shop"), 0.0, MemoryDirectory(), "s", lines=TxnEventLines()
+    )
     kafka = KafkaRounds(lambda *_: [], spec, PlannedRanges([], Counter()))
     share = CarryOver({"0": CarriedState()})
     with pytest.raises(InputError, match="Two lanes had events of source partition 0"):

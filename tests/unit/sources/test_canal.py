@@ -181,7 +181,15 @@ def run(assembly: CanalAssembly, *batches: pa.RecordBatch, **settings: Any) -> t
     rules = RowRules(assembly.rule_set)
     encoder = PayloadEncoder("shop", rules=rules)
     spec = AssemblySpec(
-        None, encoder, 0.0, MemoryDirectory(), "s", lines=assembly.lines, rules=assembly.rule_set, **settings
+        assembly.assembler,
+        None,
+        encoder,
+        0.0,
+        MemoryDirectory(),
+        "s",
+        lines=assembly.lines,
+        rules=assembly.rule_set,
+        **settings,
     )
     lane = spec.open(Attempt(0, 0, False))
     released = [row for part in lane.rows(iter(batches)) for row in part.to_pylist()]

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from starrocks_txn_sink.assembler.rules.incremental import IncrementalAssembler
 from starrocks_txn_sink.assembler.rules.model import EVENT_FIELDS, Policy
 from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
 from starrocks_txn_sink.errors import InputError
@@ -88,7 +89,9 @@ def step(kind: str, data: Any = None, transaction: str = "t1") -> dict[str, Any]
 
 def payloads(messages: RawFormat, *batches: pa.RecordBatch) -> tuple[list[str], int]:
     """The rows that go on from a lane, and how many messages were malformed."""
-    spec = AssemblySpec(Policy(), PayloadEncoder("shop"), 0.0, MemoryDirectory(), "s", lines=messages)
+    spec = AssemblySpec(
+        IncrementalAssembler, Policy(), PayloadEncoder("shop"), 0.0, MemoryDirectory(), "s", lines=messages
+    )
     lane = spec.open(Attempt(0, 0, False))
     rows = [row for batch in lane.rows(iter(batches)) for row in batch.column("payload").to_pylist()]
     malformed = lane.carry_over().malformed

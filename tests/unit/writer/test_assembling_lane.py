@@ -9,6 +9,7 @@ import orjson
 import pyarrow as pa
 import pytest
 
+from starrocks_txn_sink.assembler.rules.incremental import IncrementalAssembler
 from starrocks_txn_sink.assembler.rules.model import Policy
 from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
 from starrocks_txn_sink.clock import Deadline
@@ -58,7 +59,14 @@ def run(
 ) -> tuple[list[tuple[str, int]], CarryOver]:
     """(source partition, position) of each row that goes on, and what is carried."""
     assembly = AssemblySpec(
-        Policy(), PayloadEncoder("shop"), 0.0, MemoryDirectory(), "000001-e-0", lines=lines, small_rows=small_rows
+        IncrementalAssembler,
+        Policy(),
+        PayloadEncoder("shop"),
+        0.0,
+        MemoryDirectory(),
+        "000001-e-0",
+        lines=lines,
+        small_rows=small_rows,
     )
     lane = assembly.open(Attempt(0, 0, False))
     rows = [
@@ -74,7 +82,9 @@ def run(
 
 def test_no_two_attempts_at_a_lane_write_files_of_one_name() -> None:
     """An attempt that was given up may still write while the one that counts is read."""
-    assembly = AssemblySpec(Policy(), PayloadEncoder("shop"), 0.0, MemoryDirectory(), "000001-e-0", lines=IN_JSON)
+    assembly = AssemblySpec(
+        IncrementalAssembler, Policy(), PayloadEncoder("shop"), 0.0, MemoryDirectory(), "000001-e-0", lines=IN_JSON
+    )
     names: list[str] = []
     for lane, number in ((0, 1), (0, 2), (1, 1)):
         attempt = assembly.open(Attempt(lane, number, False))
@@ -89,7 +99,9 @@ def test_no_two_attempts_at_a_lane_write_files_of_one_name() -> None:
 
 def test_a_lane_names_every_source_partition_that_it_has_met() -> None:
     """Also those of which no row is released: two tasks with events of one partition must not be committed."""
-    assembly = AssemblySpec(Policy(), PayloadEncoder("shop"), 0.0, MemoryDirectory(), "s", lines=IN_JSON)
+    assembly = AssemblySpec(
+        IncrementalAssembler, Policy(), PayloadEncoder("shop"), 0.0, MemoryDirectory(), "s", lines=IN_JSON
+    )
     lane = assembly.open(Attempt(0, 0, False))
     open_only = whole("open")[:3]
     rows = [row for batch in lane.rows([values([*whole("a"), *open_only])]) for row in batch.column(0).to_pylist()]
@@ -151,9 +163,9 @@ def test_a_micro_batch_that_outlives_the_timeout_is_sorted_where_that_is_allowed
     shuffle = "auto" if sortable else False
     options = SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-least-once", shuffle=shuffle)
     lane = LaneTask(options, "job", "e", "c", 0)
-    policy = Policy(), PayloadEncoder("shop"), 0.0, MemoryDirectory(), "000001-e-0"
+    rules = IncrementalAssembler, Policy(), PayloadEncoder("shop"), 0.0, MemoryDirectory(), "000001-e-0"
     task = (
-        AssemblingLaneTask(lane, AssemblySpec(*policy, lines=IN_JSON, sortable=sortable))
+        AssemblingLaneTask(lane, AssemblySpec(*rules, lines=IN_JSON, sortable=sortable))
         if assembles
         else UnsortedLaneTask(lane, small_only=sortable)
     )
@@ -177,9 +189,9 @@ def test_a_lane_that_reads_kafka_reads_until_its_deadline(monkeypatch: pytest.Mo
     monkeypatch.setattr(LaneTry, "run", lambda *_: [])
     options = SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-least-once")
     lane = LaneTask(options, "job", "e", "c", 0, seconds=7.0)
-    policy = Policy(), PayloadEncoder("shop"), 0.0, MemoryDirectory(), "000001-e-0"
+    rules = IncrementalAssembler, Policy(), PayloadEncoder("shop"), 0.0, MemoryDirectory(), "000001-e-0"
     part = OffsetRanges({("t", 0): (0, 1)}, 120.0, {})
-    list(AssemblingLaneTask(lane, AssemblySpec(*policy, lines=TxnEventLines(), ranges=[part]))(iter(())))
+    list(AssemblingLaneTask(lane, AssemblySpec(*rules, lines=TxnEventLines(), ranges=[part]))(iter(())))
     assert 0 < deadlines[0].remaining() <= 7.0
 
 

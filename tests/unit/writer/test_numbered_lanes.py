@@ -38,6 +38,7 @@ class Lane:
 
     def open(self) -> LaneAssembler:
         spec = AssemblySpec(
+            self.assembly.assembler,
             self.assembly.policy,
             PayloadEncoder("shop", rules=RowRules(self.assembly.rule_set)),
             0.0,

@@ -12,6 +12,7 @@ from hypothesis import given, strategies as st
 
 from starrocks_txn_sink import DebeziumAssembly, TableRules
 from starrocks_txn_sink.assembler.rules.by_rules import MarkedTable, RowRules
+from starrocks_txn_sink.assembler.rules.incremental import IncrementalAssembler
 from starrocks_txn_sink.assembler.rules.model import Policy
 from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
 from starrocks_txn_sink.errors import InputError, SourceChanged
@@ -36,6 +37,7 @@ def run(spec: AssemblySpec, *batches: pa.RecordBatch) -> tuple[list[tuple[str, b
     lane.close()
     rows_found = [(row["table"], row["transaction_end"], json.loads(row["payload"][1:])) for row in rows]
     return rows_found, AssemblySpec(
+        spec.assembler,
         spec.policy,
         spec.content,
         0.0,
@@ -68,6 +70,7 @@ def spec(rules: list[TableRules]) -> AssemblySpec:
     rule_set = RuleSet(tuple(rules))
     lines = TxnEventLines(source_partition=None, position=None)
     return AssemblySpec(
+        IncrementalAssembler,
         Policy(),
         PayloadEncoder("shop", rules=RowRules(rule_set)),
         0.0,
@@ -171,7 +174,9 @@ def test_a_mark_keeps_all_columns_but_the_key() -> None:
     marked = {"t": MarkedTable(("id",), ("x", "_op", "y"))}
     lines = TxnEventLines(source_partition=None, position=None)
     content = PayloadEncoder("shop", rules=RowRules(rule_set, marked))
-    assembly_spec = AssemblySpec(Policy(), content, 0.0, MemoryDirectory(), "s", lines=lines, rules=rule_set)
+    assembly_spec = AssemblySpec(
+        IncrementalAssembler, Policy(), content, 0.0, MemoryDirectory(), "s", lines=lines, rules=rule_set
+    )
     events = [
         {"position": 1, "type": "BEGIN", "txn_id": 't"1'},
         data(2, {"id": 1, "x": 5}),
@@ -282,7 +287,9 @@ def single(rules: list[TableRules], **settings: Any) -> AssemblySpec:
     assembly = DebeziumAssembly(transactions="none", rules=rules, **settings)
     rule_set = assembly.rule_set
     encoder = PayloadEncoder("shop", rules=RowRules(rule_set))
-    return AssemblySpec(assembly.policy, encoder, 0.0, MemoryDirectory(), "s", lines=assembly.lines, rules=rule_set)
+    return AssemblySpec(
+        assembly.assembler, assembly.policy, encoder, 0.0, MemoryDirectory(), "s", lines=assembly.lines, rules=rule_set
+    )
 
 
 def test_rows_of_many_tables_say_which_one_they_come_from() -> None:

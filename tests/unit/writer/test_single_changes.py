@@ -10,9 +10,10 @@ import pyarrow as pa
 import pytest
 
 from starrocks_txn_sink import DebeziumAssembly, TableRules
+from starrocks_txn_sink.assembler.rules.model import Counters
 from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
 from starrocks_txn_sink.assembler.rules.spill import CarriedState, SpillStorage
-from starrocks_txn_sink.assembler.verified.intake import VerifiedCounters, VerifiedState
+from starrocks_txn_sink.assembler.verified.intake import VerifiedState
 from starrocks_txn_sink.assembler.verified.lane import VerifiedLane
 from starrocks_txn_sink.assembler.verified.rules import VerifiedPolicy
 from starrocks_txn_sink.clock import Deadline
@@ -64,7 +65,14 @@ def messages(*places: tuple[str, int, int, Any]) -> pa.RecordBatch:
 
 def spec(assembly: DebeziumAssembly, **settings: Any) -> AssemblySpec:
     return AssemblySpec(
-        assembly.policy, PayloadEncoder("shop"), 0.0, MemoryDirectory(), "s", lines=assembly.lines, **settings
+        assembly.assembler,
+        assembly.policy,
+        PayloadEncoder("shop"),
+        0.0,
+        MemoryDirectory(),
+        "s",
+        lines=assembly.lines,
+        **settings,
     )
 
 
@@ -102,7 +110,7 @@ def test_each_change_is_a_unit_at_its_topic_partition_and_offset() -> None:
         ("shop.public.items-0", 5, ',{"id": 2}'),
     ]
     assert carried.partitions == {}
-    assert carried.flows == VerifiedCounters(events=3, data=2, snapshot_rows=1, rows=3)
+    assert carried.flows == Counters(events=3, data=2, snapshot_rows=1, rows=3)
     assert decode(encode(carried)) == carried
 
 
@@ -181,7 +189,7 @@ def test_an_offset_that_comes_twice_is_dropped_if_its_message_is_the_same(sizes:
     rows, carried = run(*batches, **settings)
     places = [(f"{ORDERS}-0", 5), (f"{ORDERS}-0", 6), ("shop.public.items-1", 6), ("shop.public.items-1", 7)]
     assert sorted((name, at) for name, at, _ in rows) == sorted(places)
-    assert carried.flows == VerifiedCounters(events=6, data=6, rows=4, repeats=2, repeated_rows=2)
+    assert carried.flows == Counters(events=6, data=6, rows=4, repeats=2, repeated_rows=2)
     for message in (create(4), create(2) | {"op": "u"}, create(2, "items")):
         with pytest.raises(InputError, match=rf"different events.* same position.*partition={ORDERS}-0, position=6"):
             run(*batches[:2], messages((ORDERS, 0, 6, message)), **settings)
@@ -217,7 +225,7 @@ def test_a_truncate_that_is_ignored_is_told_and_has_no_row() -> None:
         run(*batches)
     rows, carried = run(*batches, on_truncate="ignore")
     assert ([at for _, at, _ in rows], carried.malformed) == ([5], 0)
-    assert carried.flows == VerifiedCounters(events=3, data=3, rows=1, skipped_rows=2)
+    assert carried.flows == Counters(events=3, data=3, rows=1, skipped_rows=2)
     assert carried.notices == (Event("truncate.ignored", {"table": "orders", "count": 2}),)
 
 
@@ -237,7 +245,7 @@ def test_rows_of_unknown_tables_are_refused_left_out_or_dead_letters() -> None:
         run(batch, tables=tables)
     rows, carried = run(batch, tables=tables, on_unknown_table="skip")
     assert [at for _, at, _ in rows] == [5]
-    assert carried.flows == VerifiedCounters(events=2, data=2, rows=1, skipped_rows=1)
+    assert carried.flows == Counters(events=2, data=2, rows=1, skipped_rows=1)
     rows, _ = run(batch, tables=tables, on_unknown_table="dead_letter", dead_letter_table="letters")
     letter = json.loads(rows[0][2][1:])
     assert (letter["collection"], letter["position"], letter["content"]) == ("public.items", 9, '{"id": 2}')
@@ -273,7 +281,7 @@ def test_a_tombstone_that_compaction_has_left_alone_deletes_the_row_of_its_key()
         removed(ORDERS, 8, '{"id": 1}'),
         (f"{ORDERS}-0", 9, ',{"id": 2}'),
     ]
-    assert carried.flows == VerifiedCounters(events=3, data=3, rows=3)
+    assert carried.flows == Counters(events=3, data=3, rows=3)
 
 
 def test_a_tombstone_behind_its_delete_is_no_row() -> None:
