@@ -7,14 +7,16 @@
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import types as T
 
 from starrocks_txn_ops.rehearsal.command import CHECKS, CLEARED
 from starrocks_txn_ops.sync.sections import SECTIONS, Setting
+from starrocks_txn_sink import CanalAssembly, DebeziumAssembly, MaxwellAssembly, TransactionAssembly, sources
 from starrocks_txn_sink.metrics.catalogue import METRICS, PARTITIONS, PREFIX, TABLES, Metric
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.combinations import CONFLICTS, NOT_COMPACTED, OVER_SQL, Feature
@@ -33,6 +35,7 @@ from starrocks_txn_sink.rows.target import parse_type
 from starrocks_txn_sink.rows.values.byte_texts import DECODED
 from starrocks_txn_sink.rows.values.defaults import LEFT_OUT
 from starrocks_txn_sink.rows.values.rules import TABLE, Rule as ValueRule
+from starrocks_txn_sink.sink.assembly import Assembly
 from starrocks_txn_sink.sink.typed.fit import Fit, fit
 from starrocks_txn_sink.sources.formats.connect_types import column_of
 from starrocks_txn_sink.spark_version import FEATURES, OLDEST
@@ -164,6 +167,48 @@ def consequences() -> str:
     """The features with which `compact` does nothing."""
     rows = ((feature.title, why) for feature, why in NOT_COMPACTED.items())
     return table("feature | why", rows)
+
+
+def formats() -> str:
+    """What each format has, by the attributes and arguments of its class."""
+    kinds = {
+        f"[{kind.format.title()}](../guides/{kind.format}.md)" if kind.format else "TxnEvents": kind
+        for kind in (TransactionAssembly, DebeziumAssembly, MaxwellAssembly, CanalAssembly)
+    }
+    rows = (
+        (name, *(words(kind, inspect.signature(kind).parameters) for kind in kinds.values()))
+        for name, words in _HAS.items()
+    )
+    return table(" | ".join(("", *kinds)), rows)
+
+
+def _has(condition: bool, otherwise: str = "no") -> str:
+    return "yes" if condition else otherwise
+
+
+_HAS: Mapping[str, Callable[[type[Assembly], Collection[str]], str]] = {
+    "whole source transactions": lambda kind, _: kind.whole_by or "no: messages leave the ends out",
+    'each change once (`transactions="none"`)': lambda kind, arguments: _has(
+        "transactions" in arguments, "always" if kind.format else "no: END releases rows"
+    ),
+    'types of new columns (`schema_changes="apply"`)': lambda kind, _: (
+        f"{kind.types_by}, else from values" if kind.types_by else "from values"
+    ),
+    "`sync`, `init`": lambda kind, _: _has(bool(kind.format)),
+    "`assemble` of the data source": lambda kind, _: f"`{kind.format or 'transactions'}`",
+    "`plan`, tables created by `sync`, at its start and while it runs": lambda kind, _: (
+        kind.types_by or ("no: no types" if kind.format else "no")
+    ),
+    "state of the first snapshot": lambda kind, _: _has(kind.marks_snapshot),
+    "schema registry": lambda kind, arguments: _has(
+        "registry" in arguments or not kind.format, "no: messages are JSON alone"
+    ),
+    "TRUNCATE": lambda _, arguments: "error, or told" if "on_truncate" in arguments else "is in no message",
+    "stage of a query (`parse_…`)": lambda kind, _: _has(
+        hasattr(sources, f"parse_{kind.format or 'txn_events'}"), "no: in the sink's lanes alone"
+    ),
+}
+"""What the page says of a format, by its class and the arguments of that."""
 
 
 # --- docs/guides/types.md ---
@@ -354,6 +399,7 @@ PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
         "conflicts": conflicts,
         "needs-sql": needs_sql,
         "consequences": consequences,
+        "formats": formats,
     },
     "docs/guides/deploy.md": {"spark-versions": spark_versions},
     "docs/reference/metrics.md": {"metrics": metrics},

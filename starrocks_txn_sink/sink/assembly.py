@@ -62,6 +62,8 @@ class Assembly(ABC):
     """By what the messages say the types of columns; "": they do not, so no table is created of them."""
     follows_source: ClassVar[bool] = False
     """Whether the events say the source's tables and keys, with which those before are compared."""
+    marks_snapshot: ClassVar[bool] = False
+    """Whether the messages say of the source's first snapshot which tables it has, and where it ends."""
     shares_topics: ClassVar[bool] = False
     """Whether many tables share a topic, so that its newest messages may all be those of one."""
     state_dir: str | None
@@ -341,6 +343,7 @@ class DebeziumAssembly(MessageAssembly):
     """
 
     format: ClassVar[str] = "debezium"
+    marks_snapshot: ClassVar[bool] = True
     whole_by: ClassVar[str] = "by counts"
     types_by: ClassVar[str] = "by the schema"
     transactions: Transactions = "whole"

@@ -13,8 +13,10 @@ from pyspark.sql import DataFrame, functions as F, types as T
 from starrocks_txn_sink import StarRocksDataSource
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.spark_version import STREAMS_OF_DATA_SOURCE
+from tests.support.canal_feed import flat
 from tests.support.debezium_feed import KAFKA, change, marker, message, postgres
 from tests.support.exactly_once_shop import Shop
+from tests.support.maxwell_feed import transaction
 from tests.support.servers import place_of
 
 pytestmark = [
@@ -164,6 +166,25 @@ def test_whole_transactions_of_debezium(shop: Shop) -> None:
     assert shop.ask(select) == people
     repeat_last(shop.checkpoint("checkpoint"))
     run(files.frame, shop, **settings)
+    assert shop.ask(select) == people
+
+
+@pytest.mark.parametrize("kind", ["maxwell", pytest.param("canal", marks=pytest.mark.deep)])
+def test_messages_of_mysqls_other_readers(shop: Shop, kind: str) -> None:
+    """A transaction of Maxwell's goes on in the next micro-batch; both are known again after a crash."""
+    shop.ask("CREATE TABLE shop.people (id BIGINT NOT NULL, name VARCHAR(9)) PRIMARY KEY(id)")
+    files = Files(shop, "topic string, partition int, offset long, key string, value string, timestamp timestamp")
+    people, select = [(1, "Ann"), (2, "Bob")], "SELECT id, name FROM shop.people ORDER BY id"
+    rows = [{"id": number, "name": name} for number, name in people]
+    messages = [flat("INSERT", [{"id": str(row["id"]), "name": str(row["name"])}], table="people") for row in rows]
+    if kind == "maxwell":
+        messages = transaction(1, *(("insert", row) for row in rows), table="people")
+    for offset, text in enumerate(messages):
+        files.add({"topic": "m", "partition": 0, "offset": offset, "value": orjson.dumps(text).decode()})
+        run(files.frame, shop, assemble=kind)
+    assert shop.ask(select) == people
+    repeat_last(shop.checkpoint("checkpoint"))
+    run(files.frame, shop, assemble=kind)
     assert shop.ask(select) == people
 
 
