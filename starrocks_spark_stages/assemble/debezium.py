@@ -96,7 +96,7 @@ def assemble_debezium(
         changed = parse_debezium(changes, tables={"public.orders": "orders"})
         rows = assemble_debezium(changed, parse_debezium_transactions(markers), open_timeout="10 min")
     """
-    policy = VerifiedPolicy(model.seconds(open_timeout), on_open_timeout, dead_letter_table)
+    policy = VerifiedPolicy(model.seconds(open_timeout), on_open_timeout, dead_letter_table, new_sources=None)
     events = _event_columns(rows, v.ROW_COLUMNS, "rows").unionByName(
         _event_columns(transactions, v.MARKER_COLUMNS, "transactions")
     )

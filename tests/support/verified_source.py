@@ -105,6 +105,7 @@ class Stage:
     open_timeout: float | None = None
     on_open_timeout: str = "quarantine"
     dead_letter_table: str | None = None
+    new_sources: tuple[str, ...] | None = ()
     header: str = field(default_factory=lambda: VerifiedState().to_json())
     blobs: dict[int, bytes] = field(default_factory=dict)
     out: list[Fields] = field(default_factory=list)
@@ -115,7 +116,12 @@ class Stage:
     twin: Twin = field(default_factory=Twin)
 
     def feed(self, *events: Fields, now: float = 0.0) -> list[Fields]:
-        policy = VerifiedPolicy(self.open_timeout, self.on_open_timeout, self.dead_letter_table)  # type: ignore[arg-type]
+        policy = VerifiedPolicy(
+            self.open_timeout,
+            self.on_open_timeout,  # type: ignore[arg-type]
+            self.dead_letter_table,
+            self.new_sources,
+        )
         state = VerifiedState.from_json(self.header)
         try:
             step = VerifiedAssembler(policy, "shop").feed(state, table(events), now, self._blob)

@@ -94,7 +94,7 @@ class VerifiedLane(Assembler):
 
     def __post_init__(self) -> None:
         self._texts = _TextCache(self.storage)
-        self._successions = Successions(self.policy.new_sources)
+        self._successions = Successions(self.policy.new_sources or ())
         for name, partition in self.carried.items():  # without new events, too: transactions get overdue
             self._sources[name] = _source_of(partition.state_of(VerifiedState, name), partition.places)
         for name in self.carried:

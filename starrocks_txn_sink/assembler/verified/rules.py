@@ -51,13 +51,13 @@ class VerifiedPolicy:
 
     Afterwards `quarantine` sends its rows to `dead_letter_table` or, without one, drops and counts them; `fail` stops
     the job. `new_sources` follow others under their names, from a time of Kafka's messages on: a lane takes these
-    for another source partition (`verified.sources`).
+    for another source partition (`verified.sources`). None: the rules are those of a stage, which has no such way on.
     """
 
     open_timeout: float | None = None
     on_open_timeout: OnOpenTimeout = "quarantine"
     dead_letter_table: str | None = None
-    new_sources: tuple[str, ...] = ()
+    new_sources: tuple[str, ...] | None = ()
 
     def __post_init__(self) -> None:
         check_choice("on_open_timeout", self.on_open_timeout, get_args(OnOpenTimeout))
@@ -208,10 +208,11 @@ class VerifiedAssembler:
         return self._with_time(error, _time_of(pa.concat_tables(events), ids))
 
     def _with_time(self, error: SourceChanged, time: int | None) -> SourceChanged:
-        if time is None:
+        declared = self.policy.new_sources
+        if time is None or declared is None:
             return error
         name = begins(self.source.rpartition("@")[0] or self.source, time)
-        hint = _WAY_ON.format(names=", ".join(f'"{each}"' for each in (*self.policy.new_sources, name)))
+        hint = _WAY_ON.format(names=", ".join(f'"{each}"' for each in (*declared, name)))
         return SourceChanged(error.message, hint=hint, **error.context, new_source=name)
 
     def _repeat_notices(self, unknown: pa.Table) -> Iterator[Event]:

@@ -445,6 +445,16 @@ def test_the_id_of_a_transaction_proves_nothing_at_another_place_or_with_other_c
         stage.feed(*changed)
 
 
+@pytest.mark.parametrize(("sources", "named"), [((), True), (None, False)])
+def test_a_stage_names_no_setting_that_it_lacks(sources: tuple[str, ...] | None, named: bool) -> None:
+    stage = Stage(new_sources=sources)
+    stage.feed(*at("7", 1, 30), *at("8", 2, 40))
+    with pytest.raises(SourceChanged) as caught:
+        stage.feed(*(event | {"timestamp": 5_000} for event in at("8", 3, 45)))
+    assert ("new_sources" in caught.value.advice, "new_source" in caught.value.context) == (named, named)
+    assert named or "another `job` and a new checkpoint" in caught.value.advice
+
+
 def test_servers_of_a_state_of_an_earlier_release_are_not_known() -> None:
     stage = Stage()
     stage.feed(*by_gtid(UUID, 13, 1, 5000))
