@@ -63,7 +63,6 @@ EVENTS: dict[str, Callable[[Emulator], object]] = {
 """What happened to the recorded server, done to the emulator."""
 
 
-@pytest.mark.own_emulator("a server's recorded answers are compared with its own")
 @pytest.mark.parametrize("path", recordings(), ids=_names)
 def test_the_emulator_gives_the_recorded_answers(path: Path, tmp_path: Path) -> None:
     """Wire contract 1, 2, 3, 4, 6, 7, 10.5: status, content type and body; ids, labels and times as variables."""

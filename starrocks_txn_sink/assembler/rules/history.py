@@ -28,8 +28,8 @@ Places = npt.NDArray[np.int64]
 _ENTRY: Final = np.dtype([("number", "<i8"), ("place", "<i8"), ("checksum", "<u4")])
 """The `number` of a unit counts the units of its source partition, from 0: it tells how far apart two units are."""
 
-_NOWHERE: Final = np.iinfo(np.int64).min
-"""The place in front of all units that an earlier release has read and not remembered."""
+NOWHERE: Final = np.iinfo(np.int64).min
+"""Stands for NULL among integers, and for a place in front of all units that an earlier release did not remember."""
 
 NEWEST: Final = 256
 """Newest units that are remembered without a gap, where few source partitions share the room.
@@ -99,7 +99,7 @@ def judge(
     wrong[at] = entries["checksum"][following[at]] != np.array(checksums(at), dtype=np.uint32)
     between = np.flatnonzero(~remembered & inside & (following > 0))
     foreign = np.zeros(len(places), dtype=bool)
-    adjacent = (np.diff(entries["number"]) == 1) & (entries["place"][:-1] != _NOWHERE)
+    adjacent = (np.diff(entries["number"]) == 1) & (entries["place"][:-1] != NOWHERE)
     foreign[between] = adjacent[following[between] - 1]
     if (wrong | foreign).any():
         first = int((wrong | foreign).argmax())
@@ -190,7 +190,7 @@ def of_earlier_release(recent: bytes) -> bytes:
     known = np.frombuffer(recent, np.dtype([("place", "<i8"), ("checksum", "<u4")]))
     entries = np.zeros(len(known) + 1, _ENTRY)
     entries["number"] = np.arange(1, len(known) + 2)  # not from 0: see `knows_all`
-    entries["place"] = np.concatenate([[_NOWHERE], known["place"]])
+    entries["place"] = np.concatenate([[NOWHERE], known["place"]])
     entries["checksum"][1:] = known["checksum"]
     return bytes(entries.tobytes())
 

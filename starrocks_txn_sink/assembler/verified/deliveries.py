@@ -18,11 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.assembler.rules import model
+from starrocks_txn_sink.assembler.rules.history import NOWHERE
 from starrocks_txn_sink.assembler.rules.intake import Indexes, Mask, same_values
 from starrocks_txn_sink.assembler.verified import intake as v
 
-NOWHERE = np.iinfo(np.int64).min
-"""The integer that stands for NULL."""
 _CONTENT = (v.COLLECTION, model.OP)
 _PLACE = (*_CONTENT, model.POSITION)
 

@@ -35,7 +35,6 @@ _MOST_UNPROVED: Final = 100_000
 """Transactions that wait for a proof: a repeat has one sooner unless it comes from further back than thrice as many."""
 _REMEMBERED: Final = 256  # newest transactions of a log whose places the state has without a gap
 _CONTENT_BITS: Final = 16  # of a checksum; the others are of the id
-_NOWHERE: Final = np.iinfo(np.int64).min
 _CONTENT: Final = (1 << _CONTENT_BITS) - 1
 _COLLECTION: Final = "collection"
 
@@ -128,7 +127,7 @@ class Settled:
 def _hashes(ids: pa.Array, places: Indexes) -> npt.NDArray[np.uint32]:
     mixed = places.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     hashes: npt.NDArray[np.uint32] = (mixed >> np.uint64(32)).astype(np.uint32) | np.uint32(1)
-    hashes[(places == _NOWHERE) | has_gtid(ids)] = 0
+    hashes[(places == history.NOWHERE) | has_gtid(ids)] = 0
     return hashes
 
 

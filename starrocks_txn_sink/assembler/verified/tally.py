@@ -14,15 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.assembler.rules import model
+from starrocks_txn_sink.assembler.rules.history import NOWHERE
 from starrocks_txn_sink.assembler.rules.intake import Indexes, Mask
 from starrocks_txn_sink.assembler.verified import intake as v
-from starrocks_txn_sink.assembler.verified.deliveries import (
-    NOWHERE,
-    WithRows,
-    integer_column,
-    join_deliveries,
-    same_rows,
-)
+from starrocks_txn_sink.assembler.verified.deliveries import WithRows, integer_column, join_deliveries, same_rows
 from starrocks_txn_sink.assembler.verified.gtids import has_gtid
 from starrocks_txn_sink.assembler.verified.repeats import Past
 
