@@ -260,11 +260,11 @@ class CollectedRowsSink(StarRocksSink):
     def _open_writer(self, frame: DataFrame, origin: BatchOrigin, session: Session) -> EventsWriter | RowsWriter:
         if self.assemble is None:
             return CollectedRowsWriter(self.options, self.routes, session)
-        opened = CollectedEventsWriter.open(self.assemble, self.options, session, frame, origin.checkpoint)
-        opened.plan = LanePlan(1, shuffle=False, proves=self.assemble.assembler.judges_together)
-        if self.assemble.follows_source:
-            opened.follow_source(self._listener)
-        return opened
+        plan = LanePlan(1, shuffle=False, proves=self.assemble.assembler.judges_together)
+        query = origin.checkpoint
+        return CollectedEventsWriter.open(
+            self.assemble, self.options, session, frame, query, listener=self._listener, plan=plan
+        )
 
 
 class CollectedRowsWriter(RowsWriter):

@@ -52,6 +52,7 @@ from starrocks_txn_sink.sink.schema.new_tables import LayoutOf, NewTables, advis
 from starrocks_txn_sink.sink.schema.source_plan import Refusal
 from starrocks_txn_sink.sink.session import Session, run_once
 from starrocks_txn_sink.sink.source_progress import (
+    Partitions,
     SnapshotProgress,
     SourceKeys,
     SourceProgress,
@@ -126,13 +127,30 @@ class EventsWriter:
 
     @classmethod
     def open(
-        cls, assembly: Assembly, options: SinkOptions, session: Session, frame: DataFrame, query: str | None
+        cls,
+        assembly: Assembly,
+        options: SinkOptions,
+        session: Session,
+        frame: DataFrame,
+        query: str | None,
+        *,
+        listener: Listener,
+        layout_of: LayoutOf = plain_layout,
+        plan: LanePlan | None = None,
     ) -> EventsWriter:
-        """A writer for a streaming query (`query` is its id, or its job if the id is hidden), or for a frame (None)."""
+        """A writer for a streaming query (`query` is its id, or its job if the id is hidden), or for a frame (None).
+
+        It goes on with what the ledger knows of the source, and tells `listener` of the source's snapshot.
+        """
         terms = TableTerms.of((), frame.schema, "", with_decoding(options, assembly.encoding), session.tables)
         rules = rules_for(assembly.rule_set, terms)
-        if query is None:
-            return cls(assembly, session, terms, rules=rules)
+        log = None if query is None else cls._log_of(assembly, session, frame, query)
+        writer = cls(assembly, session, terms, log, rules, layout_of, plan=plan)
+        writer.source = writer._progress(listener) if assembly.follows_source else None
+        return writer
+
+    @staticmethod
+    def _log_of(assembly: Assembly, session: Session, frame: DataFrame, query: str) -> ManifestLog:
         directory = query_directory(frame, assembly.state_dir, query)
         if directory is None:
             raise OptionError(
@@ -142,19 +160,16 @@ class EventsWriter:
                 option="state_dir",
             )
         keep = int(str(frame.sparkSession.conf.get(_RETAIN, "100")))
-        return cls(assembly, session, terms, ManifestLog.open(directory, session.epoch, query, keep), rules)
+        return ManifestLog.open(directory, session.epoch, query, keep)
 
-    def follow_source(self, listener: Listener) -> None:
-        """Go on with what the ledger knows of the source, and tell `listener` of its snapshot."""
-        job = self.session.job
-        snapshot, keys = SnapshotProgress(job, listener=listener), SourceKeys(job)
-        self.source, keys.judge = SourceProgress(snapshot, keys), self._judge_key
-        keys.judge_sources = self._judge_sources
-        keys.table_of = self.assembly.table_of
-        if self.session.token:
-            snapshot.marks = self._ask(ReadMarks(job))
-            keys.known = self._ask(ReadKeys(job))
-            snapshot.say()
+    def _progress(self, listener: Listener) -> SourceProgress:
+        """What the ledger knows of the source."""
+        job, has_ledger = self.session.job, bool(self.session.token)
+        snapshot = SnapshotProgress(job, self._ask(ReadMarks(job)) if has_ledger else {}, listener)
+        known = self._ask(ReadKeys(job)) if has_ledger else {}
+        keys = SourceKeys(job, known, self._judge_key, self.assembly.table_of, self._judge_sources)
+        snapshot.say()
+        return SourceProgress(snapshot, keys)
 
     def _ask(self, request: LedgerRequest) -> Any:
         reading = retry_until_answered(request, random.Random())
@@ -169,14 +184,12 @@ class EventsWriter:
     def write(self, frame: DataFrame, task: LaneTask, listener: Listener, collect: Collect) -> None:
         """Write one micro-batch of events."""
         task = replace(task, modes=self.assembly.modes)
-        if self.source is not None:
-            self.source.snapshot.partitions = partial(query_partitions, frame, task.checkpoint)
         before, now = Manifest(), batch_time(frame, task.checkpoint) or SystemClock().wall()
         self._policy = self.assembly.policy
         if self.log is not None:
             before = self.log.before(task.batch_id, may_begin=not self.assembly.needs_state)
             if self._began is None and self.source is not None:
-                self.source.snapshot.waiting = before.marks
+                self.source.resume(before.marks)
             before = self._on_the_clock(frame, task, before, now)
         clock, now = before.clock.after(now), before.clock.read(now)
         # Change by change a topic is a table, and a connector gets more of them.
@@ -259,6 +272,7 @@ class EventsWriter:
             self._check_topics(frame, task, planned, before)
         if planned is not None and not planned.lanes:
             planned = None  # no offsets: the frame is empty
+        partitions = partial(query_partitions, frame, task.checkpoint)
         relayed = log is not None and log.relays
         task = replace(plan.task_of(task), whole=planned is not None or plan.proves)
         assembly = AssemblySpec(
@@ -292,7 +306,7 @@ class EventsWriter:
             rounds = KafkaRounds(run_lanes, assembly, planned, rereads=plan.proves)
             clock = driver_clock(frame)
             with advising_tables(new, clock):
-                outcome = self._write(task, rounds.run, collect, clock, alter, rounds.next_round)
+                outcome = self._write(task, rounds.run, collect, clock, alter, rounds.next_round, partitions)
             rounds.take(outcome.carried)
             outcome.carried = [rounds.carried]
             return outcome
@@ -300,7 +314,7 @@ class EventsWriter:
         run = partial(self._run_lanes, rows, replace(assembly, lines=lines))
         clock = driver_clock(frame)
         with advising_tables(None, clock):
-            return self._write(task, run, collect, clock, alter)
+            return self._write(task, run, collect, clock, alter, partitions=partitions)
 
     def _write(
         self,
@@ -310,6 +324,7 @@ class EventsWriter:
         clock: Clock,
         alter: AlterTables,
         next_round: NextRound = lambda _: None,
+        partitions: Partitions = tuple,
     ) -> Written:
         """As `write_shared`; what is new of the source becomes visible with its rows."""
         source = self.source
@@ -319,7 +334,7 @@ class EventsWriter:
         def run(task: LaneTask) -> list[Message]:
             messages = run_lanes(task)
             left = any(share.left for share in of_kind(messages, LaneShare))
-            source.take(messages, whole=task.part.upto is None and not left)
+            source.take(messages, partitions, whole=task.part.upto is None and not left)
             return messages
 
         def collect_and_say(receipts: Sequence[Receipt], reports: Sequence[LaneReport]) -> None:

@@ -418,11 +418,9 @@ class StarRocksSink:
         if self.assemble is None:
             return RowsWriter(self.options, self.routes, session)
         query = origin.checkpoint if origin.streaming else None
-        writer = EventsWriter.open(self.assemble, self.options, session, frame, query)
-        writer.layout_of = self.layout_of
-        if self.assemble.follows_source:
-            writer.follow_source(self._listener)
-        return writer
+        return EventsWriter.open(
+            self.assemble, self.options, session, frame, query, listener=self._listener, layout_of=self.layout_of
+        )
 
     def schema_changes(self, frame: DataFrame) -> list[str]:
         """Return the statements that `schema_changes="apply"` would run before it writes `frame`; run none of them.

@@ -31,25 +31,24 @@ from starrocks_txn_sink.sources.formats.connect_types import SourceTable
 from starrocks_txn_sink.telemetry import Event, Listener, ignore_event
 from starrocks_txn_sink.writer.messages import CarryOver, Message, of_kind
 
+Partitions = Callable[[], Collection[tuple[str, int]]]
+"""The topics and partitions that a micro-batch's query reads; none if they are hidden."""
+
 # --- the first snapshot ---
 
 
 @dataclass(slots=True)
 class SnapshotProgress:
-    """`marks` are those in the ledger. Marks of rows that wait for a commit are in `waiting`.
-
-    `partitions` gives the topics and partitions that the micro-batch's query reads, none if they are hidden.
-    """
+    """`marks` are those in the ledger. Marks of rows that wait for a commit are in `waiting`."""
 
     job: str = ""
     marks: Marks = field(default_factory=dict)
     listener: Listener = ignore_event
-    partitions: Callable[[], Collection[tuple[str, int]]] = tuple
     waiting: Marks = field(default_factory=dict)
     _taken: Marks = field(default_factory=dict)
 
-    def take(self, messages: Sequence[Message], *, whole: bool = True) -> None:
-        """The lanes of a label have read rows with these marks; those of a label before were rolled back.
+    def take(self, messages: Sequence[Message], partitions: Partitions = tuple, *, whole: bool = True) -> None:
+        """The lanes of a label have read rows of `partitions` with these marks; those of a label before are void.
 
         Unless they load the rows `whole`, as in a quarantine, none of the marks counts: the lanes read all rows, and
         the quarantine ends with a label for whatever is left.
@@ -59,10 +58,10 @@ class SnapshotProgress:
             return
         again = any(share.stopped for share in of_kind(messages, LaneShare))  # a lane with `reached` reads on
         shares = [carried for carried in of_kind(messages, CarryOver) if carried.reached is not None or not again]
-        marks = self._without_early_ends(joined(carried.marks for carried in shares))
+        marks = self._without_early_ends(joined(carried.marks for carried in shares), partitions)
         self._taken = then(self.waiting, marks)
 
-    def _without_early_ends(self, marks: dict[str, str]) -> dict[str, str]:
+    def _without_early_ends(self, marks: dict[str, str], partitions: Partitions) -> dict[str, str]:
         """SPREAD in place of an end that other partitions of the table's topic may not have reached.
 
         The topic has Debezium's name for the table; behind a rule with other names any topic may be it.
@@ -70,7 +69,7 @@ class SnapshotProgress:
         ends = [name for name, mark in marks.items() if mark in (ONE, OVER) and name != whole(name.partition(":")[0])]
         if not ends:
             return marks
-        counts = Counter(topic for topic, _ in self.partitions())
+        counts = Counter(topic for topic, _ in partitions())
         most = max(counts.values(), default=1)
         return marks | {name: SPREAD for name in ends if counts.get(name.replace(":", ".", 1), most) > 1}
 
@@ -234,13 +233,17 @@ class SourceProgress:
     snapshot: SnapshotProgress = field(default_factory=SnapshotProgress)
     keys: SourceKeys = field(default_factory=SourceKeys)
 
-    def take(self, messages: Sequence[Message], *, whole: bool = True) -> None:
+    def resume(self, marks: Marks) -> None:
+        """Go on with the `marks` of rows that wait for a commit, those of the query's state."""
+        self.snapshot.waiting = marks
+
+    def take(self, messages: Sequence[Message], partitions: Partitions = tuple, *, whole: bool = True) -> None:
         """The lanes of a label have sent `messages`, and loaded the `whole` of their rows or a part of them.
 
         Raises SourceKeyChanged, before anything is committed.
         """
         self.keys.take(key for carried in of_kind(messages, CarryOver) for key in carried.keys)
-        self.snapshot.take(messages, whole=whole)
+        self.snapshot.take(messages, partitions, whole=whole)
 
     def rows(self, now_text: Callable[[], str]) -> list[memoryview]:
         """What is new in the ledger with the commit of the label."""

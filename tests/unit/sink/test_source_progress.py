@@ -74,10 +74,13 @@ def test_a_second_first_snapshot_is_told() -> None:
 def test_the_last_row_ends_a_table_where_its_topic_has_no_other_partition(topics: dict[str, int], mark: str) -> None:
     """The other partitions may lag so far that none of their rows has come yet."""
     progress = SourceProgress(SnapshotProgress("job"))
-    progress.snapshot.partitions = lambda: [(name, number) for name in topics for number in range(topics[name])]
-    progress.take([CarryOver(marks={TABLE: OVER, whole("shop"): OVER})])
+
+    def partitions() -> list[tuple[str, int]]:
+        return [(name, number) for name in topics for number in range(topics[name])]
+
+    progress.take([CarryOver(marks={TABLE: OVER, whole("shop"): OVER})], partitions)
     assert committed(progress) == {TABLE: mark, whole("shop"): OVER}
-    progress.take([CarryOver(marks={TABLE: READING})])
+    progress.take([CarryOver(marks={TABLE: READING})], partitions)
     assert committed(progress) == {TABLE: READING}
-    progress.take([CarryOver(marks={TABLE: ONE})])
+    progress.take([CarryOver(marks={TABLE: ONE})], partitions)
     assert committed(progress) == {TABLE: ONE if mark == OVER else mark}
