@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.depth import scaled
+
 FAMILY = """
 import json, subprocess, sys
 from benchmarks.family import Family
@@ -34,7 +36,7 @@ def run(*command: str) -> Any:
         capture_output=True,
         text=True,
         check=True,
-        timeout=280,
+        timeout=800,
         cwd=Path(__file__).parents[3],
     )
     return json.loads(process.stdout.splitlines()[-1])
@@ -49,10 +51,11 @@ def test_a_large_source_transaction_grows_a_worker_by_little_more_than_its_buffe
 
 
 @pytest.mark.deep
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("cores", ["1", "2", "16"])
 def test_nothing_goes_wrong_at_a_budget_of_threads_with_bad_rows(cores: str) -> None:
-    figures = run("-m", "benchmarks.scan_threads", "--cores", cores, "--micro-batches", "20", "--bad", "0.02")
+    size = ("--micro-batches", str(scaled(20)), "--bad", "0.02")
+    figures = run("-m", "benchmarks.scan_threads", "--cores", cores, *size)
     wrong = {"failed", "repeated", "lost", "doubled", "not_dead", "dead", "misjudged", "unread"}
     assert wrong.isdisjoint(figures)
     assert figures["dead_letters"] == figures["bad_rows"] > 0
