@@ -235,7 +235,6 @@ def test_dead_letters_of_several_receipts_are_one_warning_a_table() -> None:
 
 NOT_OF_THAT_DAY = {
     "build_info",  # text
-    "trusted_transactions_total",  # a restart of Debezium's connector
     "recycled_transactions_total",  # a lane's transaction at 80 % of its timeout
 }
 
