@@ -99,8 +99,7 @@ class LanesResult:
 
     `missing` are the columns that rows need and tables lack, for each lane that could not load because of them. `waits`
     has positions behind which rows have to wait for another label (`coordinator.table_room`). `bad` are the source
-    transactions with bad rows, for each lane that had loaded rows of them before it met the bad ones. Without `begun`
-    no lane has begun the label, if that is for lanes to do.
+    transactions with bad rows, for each lane that had loaded rows of them before it met the bad ones.
     """
 
     shares: Sequence[LaneShare] = ()
@@ -109,7 +108,6 @@ class LanesResult:
     missing: Sequence[model.MissingColumns] = ()
     waits: Mapping[str, int] = field(default_factory=dict)
     bad: Sequence[Mapping[Cut, DeadLetter]] = ()
-    begun: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,17 +320,15 @@ class SharedTransactionCoordinator:
         The receipt is None if the label was rolled back without an error: there was nothing to load, or rows are
         `unsorted`. Raises the failure of a lane, or of a step, after the rollback.
         """
-        begun = lanes.begun or not self.limits.lane_begins
         try:
             contents = self._contents(lanes)
         except Exception:
-            if begun:
-                yield from roll_back(label)
+            yield from roll_back(label)
             raise
         stopped = any(share.stopped for share in lanes.shares)
         self.shares = lanes.shares
         if self.unsorted or not contents.loaded:
-            if begun:
+            if not self.limits.lane_begins:
                 yield from roll_back(label)
             return None, stopped
         if self.rooms is not None:

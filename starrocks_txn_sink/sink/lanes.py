@@ -571,7 +571,6 @@ def result_of(messages: Sequence[Message]) -> LanesResult:
         [lack.columns for lack in of_kind(messages, TablesLack)],
         {name: position for wait in of_kind(messages, RowsWait) for name, position in wait.positions.items()},
         [bad.places() for bad in of_kind(messages, BadRows)],
-        begun=any(report.begun for report in of_kind(messages, LaneReport)) or bool(of_kind(messages, OrderViolation)),
     )
 
 

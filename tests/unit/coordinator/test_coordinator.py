@@ -268,16 +268,9 @@ def test_a_lane_that_begins_the_label_is_the_only_one_to_do_so() -> None:
 
 
 def test_what_no_lane_has_begun_is_not_rolled_back() -> None:
-    script = Script(LanesResult([LaneShare()], begun=False))
+    script = Script(LanesResult([LaneShare()]))
     assert write(script, limits={"lane_begins": True})[0] == []
     assert script.said == ["RunLanes"]
-    early = LanesResult(failures=[LaneFailure(LoadFailed("too early"))], begun=False)
-    script = Script(early, LanesResult([LaneShare()]))
-    assert write(script, limits={"lane_begins": True})[0] == []
-    assert script.said == ["RunLanes", "Pause", "RunLanes", "Rollback"]  # a lane may have begun the second label
-    script = Script(LanesResult([LaneShare()], begun=False))
-    assert write(script)[0] == []
-    assert script.said == ["Begin", "RunLanes", "Rollback"]  # here the driver has
 
 
 LACKING = LanesResult(

@@ -232,13 +232,6 @@ def test_the_age_of_a_label_that_a_lane_has_begun_is_the_lanes(server: ModelServ
     assert (receipt.open_seconds, receipt.phase_seconds["begin"]) == (42.0, 2.0)
 
 
-def test_a_lane_that_has_begun_nothing_costs_no_rollback(server: ModelServer) -> None:
-    report = LaneReport("job", 0, 7, begun=False).fail(InputError("torn"))
-    with pytest.raises(InputError, match="torn"):
-        Case(lambda _: [report], replace(TASK, lane_begins=True, whole=True)).write()
-    assert operations(server) == []
-
-
 def test_a_failed_lane_is_run_again_under_a_new_label_and_all_reports_are_kept(server: ModelServer) -> None:
     def lanes(task: LaneTask) -> list[Message]:
         if len(case.tasks) == 1:
