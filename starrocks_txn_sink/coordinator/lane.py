@@ -60,23 +60,13 @@ class Lane:
     error: errors.StarRocksSinkError | None = None
     receipt: model.Receipt | None = None
     _last_failure: str = ""
-    _began_at: float | None = None
+    _began_at: float = 0.0
     _loading: dict[str, float] = field(default_factory=dict)  # when the running load of each table began
     _waiting: list[model.LoadAction] = field(default_factory=list)  # for the label's begin
-    _beginning: bool = False
     _retries: int = 0
     _txn_id: int | None = None
 
     # --- state, for the driver of this object ---
-
-    @property
-    def may_have_begun(self) -> bool:
-        """Whether the label may be open by this lane's doing."""
-        return self._beginning
-
-    def age(self, now: float) -> float:
-        """Seconds since the label was begun, or since the lane's first rows if it was not yet; 0.0 without rows."""
-        return now - self._began_at if self._began_at is not None else 0.0
 
     @property
     def saturated(self) -> bool:
@@ -131,7 +121,7 @@ class Lane:
     def _load(self, now: float) -> list[LaneAction]:
         if self.lane_begins:
             return self._begin(now)
-        if self.age(now) >= self.buffer.limits.timeout:
+        if now - self._began_at >= self.buffer.limits.timeout:
             # The server has ended the label by this moment, too (wire contract 4.12).
             self.fail(self._timeout_error(now))
             return []
@@ -149,7 +139,7 @@ class Lane:
         self._waiting = list(self._loads(now))
         if not self._waiting:
             return []
-        self._beginning, self._began_at = True, now
+        self._began_at = now
         return [model.BeginAction(self.label)]
 
     def _loads(self, now: float) -> Iterator[model.LoadAction]:
@@ -244,7 +234,7 @@ class Lane:
             retries=self._retries,
             recycled=False,
             committed_at=self.wall(),
-            open_seconds=self.age(now) if self._beginning else 0.0,
+            open_seconds=now - self._began_at,
         )
 
 

@@ -256,6 +256,19 @@ class MessageAssembly(Assembly):
         """The format of the messages."""
 
     @property
+    def assembler(self) -> type[Assembler]:
+        """Each message by itself, unless a format has other rules."""
+        return SingleEvents
+
+    @property
+    def policy(self) -> Policy | VerifiedPolicy | None:
+        return None
+
+    @property
+    def needs_state(self) -> bool:
+        return False
+
+    @property
     def marker_topic(self) -> str | None:
         """The last part of the name of the topic with the ends of transactions; None: the rules need no such topic."""
         return None

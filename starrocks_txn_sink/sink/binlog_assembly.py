@@ -158,20 +158,6 @@ class CanalAssembly(MessageAssembly):
         _ = self.lines
 
     @property
-    def assembler(self) -> type[Assembler]:
-        return SingleEvents
-
-    @property
-    def policy(self) -> None:
-        """None: each message by itself."""
-        return None
-
-    @property
-    def needs_state(self) -> bool:
-        """Whether a query that has run before must have a state: no message waits."""
-        return False
-
-    @property
     def lines(self) -> RawFormat:
         """The format of the messages."""
         return CanalMessages(

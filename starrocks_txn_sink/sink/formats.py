@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+import starrocks_txn_sink.sink.binlog_assembly  # noqa: F401  (a class is among FORMATS when its module is imported)
 from starrocks_txn_sink.errors import OptionError, did_you_mean
-from starrocks_txn_sink.sink import binlog_assembly
 from starrocks_txn_sink.sink.assembly import FORMATS, MessageAssembly
-
-__all__ = ["binlog_assembly", "format_named"]  # a class is among FORMATS when its module is imported
 
 
 def format_named(name: str, option: str, others: tuple[str, ...] = ()) -> type[MessageAssembly]:

@@ -209,10 +209,7 @@ class LaneTrouble:
 
 @dataclass(frozen=True, slots=True)
 class LaneReport:
-    """The counts of one try at a lane in one micro-batch, for the driver; or those of the driver itself.
-
-    Without `begun` the lane itself has not begun its label.
-    """
+    """The counts of one try at a lane in one micro-batch, for the driver; or those of the driver itself."""
 
     job: str
     lane: int
@@ -220,7 +217,6 @@ class LaneReport:
     work: LaneWork = field(default_factory=LaneWork)
     cost: LaneCost = field(default_factory=LaneCost)
     trouble: LaneTrouble = field(default_factory=LaneTrouble)
-    begun: bool = True
 
     @property
     def code(self) -> str:

@@ -77,7 +77,6 @@ class LaneMetrics:
         # Parts of the lane that the report reads; the lane sets each one when it has made it.
         self.unpositioned: UnpositionedSegmenter | None = None
         self.core: Lane | None = None
-        self.lane_begins = False
         self.ownership: Ownership | None = None
         self.checks: TableChecks | None = None
         self.unique: UniqueRows | None = None
@@ -115,10 +114,9 @@ class LaneMetrics:
 
     def with_begin(self, receipt: Receipt) -> Receipt:
         """The lane's receipt with the seconds of its begin, if it has begun the label."""
-        if not self.lane_begins:
-            return receipt
         with self._lock:
-            return replace(receipt, phase_seconds={"begin": self._phases.get("begin", 0.0)})
+            seconds = self._phases.get("begin")
+        return receipt if seconds is None else replace(receipt, phase_seconds={"begin": seconds})
 
     def attach_replay(self, replay: Replay) -> None:
         """For rows with positions: `replay` knows which rows are new, and how many were skipped."""
@@ -240,10 +238,9 @@ class LaneMetrics:
     def report(self, receipts: Sequence[Receipt], error: BaseException | None = None) -> LaneReport:
         """All counts until now; `error` is the error that the lane, or the driver, fails with."""
         core, replay = self.core, self._replay or Replay()
-        begun = core.may_have_begun if core is not None else not self.lane_begins
         with self._lock:
             work, cost, trouble = copy.deepcopy((self._work, self._cost, self._trouble))
-        report = LaneReport(*self._place, work, cost, trouble, begun)
+        report = LaneReport(*self._place, work, cost, trouble)
         if error is not None:
             report = report.fail(error)
             if error is not self._last_error:

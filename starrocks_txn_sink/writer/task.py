@@ -192,8 +192,7 @@ class LaneTask:
         try:
             return run()
         except StarRocksSinkError as error:
-            early = replace(nothing, begun=not self.lane_begins)
-            return [(messages.attached_report(error) or early).fail(error, clock.wall())]
+            return [(messages.attached_report(error) or nothing).fail(error, clock.wall())]
         except BaseException as error:
             messages.write_envelope(error)
             raise
@@ -227,7 +226,6 @@ class LaneTry:
         self.deadline = Deadline.after(task.time_limit, clock)
         encoding = Compression(task.options.compression).value
         self.metrics = LaneMetrics(task.job, attempt.lane, task.batch_id, encoding, clock)
-        self.metrics.lane_begins = task.lane_begins
         self.stopped = False  # at the end of the round, with more rows to come
         self._source = source
         self._segmenter: Segmenter | None = None

@@ -11,8 +11,6 @@ import pyarrow.compute as pc
 import pytest
 
 from starrocks_txn_ops.sync.settings import parse_sync
-from starrocks_txn_sink.assembler.rules.base import Assembler
-from starrocks_txn_sink.assembler.rules.single_events import SingleEvents
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.sink.assembly import FORMATS, MessageAssembly
 from starrocks_txn_sink.sink.collected import CollectedStream
@@ -70,18 +68,6 @@ class LinesAssembly(MessageAssembly):
     """Each line by itself."""
 
     format: ClassVar[str] = "lines"
-
-    @property
-    def assembler(self) -> type[Assembler]:
-        return SingleEvents
-
-    @property
-    def policy(self) -> None:
-        return None
-
-    @property
-    def needs_state(self) -> bool:
-        return False
 
     @property
     def lines(self) -> Lines:

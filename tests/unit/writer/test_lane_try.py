@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import orjson
@@ -224,23 +223,6 @@ def test_a_round_of_a_lane_that_begins_the_label_counts_from_its_first_rows(serv
         share, _ = run_lane(replace(task, round_ends=0.0), [batch([ROWS[0]]), batch([("p", 2, "items", True, ",{}")])])
         assert (share.stopped, [span.last for span in share.loaded[0].positions]) == (stopped, [1 if stopped else 2])
     assert [request.operation.value for request in server.requests].count("begin") == 2 + 1  # one by the test's server
-
-
-def test_a_lane_that_fails_before_its_label_is_begun_says_so(server: ModelServer) -> None:
-    task = replace(TASK, label=f"{LABEL}f", lane_begins=True)
-    wrong = [("p", 1, "items", True, ',{"id":1}'), ("p", 1, "items", True, ',{"id":2}')]
-
-    def outcome(rows: list[Row]) -> LaneReport:
-        clock = SystemClock()
-        (message,) = task.answer(FIRST, clock, partial(LaneTry(task, FIRST, clock).run, iter([batch(rows)])))
-        assert isinstance(message, LaneReport)
-        return message
-
-    report = outcome(wrong)
-    assert (report.code, report.begun, begun(server)) == ("input", False, [LABEL])
-    server.faults = plan_faults({(Operation.BEGIN, 0): Fault.LOST_AFTER})
-    report = outcome(ROWS)
-    assert (report.code, report.begun) == ("begin_failed", True)
 
 
 def test_a_lane_in_arrival_order_reads_to_its_end(server: ModelServer) -> None:
