@@ -33,7 +33,7 @@ NODES = (
     "other_ledger",
     "cut_off",
 )
-CROWD = frozenset(("speculate", "task_lost", "pause"))
+CROWD = ("speculate", "task_lost", "pause")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +45,10 @@ class Profile:
 
     generation: str
     rate: float
-    faults: frozenset[str]
+    faults: tuple[str, ...]
     most_events: int
     stall: float  # share of commits that get no answer, while their task hangs and another one is started
-    events: frozenset[str]
+    events: tuple[str, ...]
     forget: float  # share of ended labels that are forgotten soon
     trouble_until: float
     lanes: int
@@ -70,7 +70,7 @@ def plain_profile(profile: Profile) -> Profile:
 
 def among_others(profile: Profile, rng: Random) -> Profile:
     """Now and then another client of the cluster rolls labels back."""
-    return replace(profile, faults=profile.faults | {OTHERS}) if rng.random() < 0.3 else profile
+    return replace(profile, faults=(*profile.faults, OTHERS)) if rng.random() < 0.3 else profile
 
 
 def draw(rng: Random) -> Profile:
@@ -79,10 +79,10 @@ def draw(rng: Random) -> Profile:
     return Profile(
         generation=rng.choice("BC"),
         rate=0.0 if calm else rng.choice((0.02, 0.05, 0.1, 0.2)),
-        faults=frozenset(kind for kind in WAY + SERVER if rng.random() < 0.6),
+        faults=tuple(kind for kind in WAY + SERVER if rng.random() < 0.6),
         most_events=16 if crowded else 6,
         stall=0.2 if crowded else 0.0,
-        events=CROWD if crowded else frozenset(kind for kind in NODES if not calm and rng.random() < 0.5),
+        events=CROWD if crowded else tuple(kind for kind in NODES if not calm and rng.random() < 0.5),
         forget=rng.choice((0.3, 1.0) if crowded else (0.0, 0.3, 1.0)),
         trouble_until=rng.uniform(5.0, 40.0),
         lanes=lanes,

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
+import sys
 from contextlib import ExitStack
+from pathlib import Path
 from unittest.mock import patch
 
 import orjson
@@ -19,6 +23,7 @@ from .schedules import run_any
 from .world import run_schedule
 
 SCHEDULES = scaled(300)
+ROOT = Path(__file__).parents[2]
 
 
 def test_schedules_with_faults_keep_every_promise() -> None:
@@ -38,6 +43,23 @@ def test_equal_seeds_give_equal_histories() -> None:
         run_schedule(seed, again.append)
         assert first == again
         assert len(first) > 20
+
+
+def test_equal_seeds_give_equal_histories_in_every_process() -> None:
+    """The order of a set depends on the process, so nothing may be drawn by it."""
+    lines = "from tests.simulation.world import run_schedule; [run_schedule(seed, print) for seed in range(12)]"
+    histories = {
+        subprocess.run(
+            [sys.executable, "-c", lines],
+            check=True,
+            capture_output=True,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": number},
+        ).stdout
+        for number in "123"
+    }
+    assert len(histories) == 1
+    assert len(histories.pop()) > 1000
 
 
 def test_enough_bugs_are_planted() -> None:

@@ -165,7 +165,7 @@ class World:
         return plain_profile(profile) if self.plain else profile
 
     def _plan_trouble(self) -> dict[int, str]:
-        kinds = sorted(self.profile.events - {"old_checkpoint", "recreated", "other_ledger", "cut_off"})
+        kinds = sorted({*self.profile.events} - {"old_checkpoint", "recreated", "other_ledger", "cut_off"})
         if not kinds:
             return {}
         count = self.rng.randint(0, self.profile.most_events)
