@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
+from typing import Any, Final
 
 from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.metrics.catalogue import JOBS
@@ -134,6 +134,27 @@ class AlterWait:
     state: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class DriverStep:
+    """The step of a micro-batch that the driver is in: a name of STEPS."""
+
+    name: str
+    since: float
+
+
+STEPS: Final = {
+    "take_over": "taking the job over",
+    "begin": "beginning a label",
+    "lanes": "waiting for its lanes",
+    "load": "loading the ledger's rows",
+    "check": "asking for the job's owner",
+    "commit": "waiting for a commit",
+    "recover": "asking what became of a commit",
+    "rollback": "rolling back a label",
+}
+"""What the driver does in each step, for people."""
+
+
 @dataclass(slots=True)
 class JobState:
     """State of one job. Times are seconds since the Unix epoch, 0 for never; a success resets `failed_at` to 0.
@@ -161,6 +182,7 @@ class JobState:
     outage_since: float = 0.0
     outage_code: str = ""
     alters: dict[str, AlterWait] = field(default_factory=dict)  # by table
+    step: DriverStep | None = None
     ended_at: float = 0.0
     ended_code: str = ""
     batch_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=_USUAL_BATCHES))
@@ -176,6 +198,7 @@ class JobState:
         """No micro-batch is running, and nothing is waited for."""
         self.running_since = self.outage_since = 0.0
         self.alters.clear()
+        self.step = None
 
     @property
     def longest_alter(self) -> AlterWait | None:

@@ -12,6 +12,7 @@ Events of the sink on the driver, and their fields:
     rows.dead_lettered  job, table, reason, rows           schema.changed   job, table, statement
     schema.waiting      job, table, seconds, alter and state if StarRocks lists the change
     schema.waited      job, table, seconds; the wait has ended
+    step.started        job, step: one that the driver takes       step.completed, step.failed    the same
     query.started, query.progressed, query.idle, query.ended, assembler.counted: see `metrics.spark_progress`
     source.lagged       query, lags (by topic), partitions (rows)    source.unknown  query; see `metrics.source_lag`
     server.measured     database, room (TransactionRoom or None)
@@ -37,6 +38,7 @@ from starrocks_txn_sink.metrics.jobs import (
     REMEMBERED,
     AlterWait,
     AssemblerLevels,
+    DriverStep,
     JobState,
     JobStatuses,
     committed_entry,
@@ -282,6 +284,14 @@ class Model:
 
     def _on_schema_waited(self, fields: Mapping[str, Any], now: float) -> None:
         self.jobs.touch(fields["job"], now).alters.pop(fields["table"], None)
+
+    def _on_step_started(self, fields: Mapping[str, Any], now: float) -> None:
+        self.jobs.touch(fields["job"], now).step = DriverStep(fields["step"], now)
+
+    def _on_step_completed(self, fields: Mapping[str, Any], now: float) -> None:
+        self.jobs.touch(fields["job"], now).step = None
+
+    _on_step_failed = _on_step_completed
 
     def _on_snapshot_progressed(self, fields: Mapping[str, Any], now: float) -> None:
         for state, name in (("begun", "tables"), ("over", "over")):

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from starrocks_txn_sink.clock import ago
-from starrocks_txn_sink.metrics.jobs import AlterWait, JobState
+from starrocks_txn_sink.metrics.jobs import STEPS, AlterWait, JobState
 from starrocks_txn_sink.metrics.model import Model
 
 _MINUTE = 60.0
@@ -113,7 +113,7 @@ def _failure_status(model: Model, now: float, limit: float) -> HealthStatus | No
         if job.stale(now, limit):
             text = f"No progress for {ago(now, job.last_progress or job.first_seen)}"
             busy = f"; a micro-batch has been running for {ago(now, job.running_since)}" if job.running_since else ""
-            return _of_job(model, job, Light.BAD, f"{text}{busy}.")
+            return _of_job(model, job, Light.BAD, f"{text}{busy}{_step_text(job, now)}.")
     return None
 
 
@@ -124,7 +124,8 @@ def _slow_status(model: Model, now: float) -> HealthStatus | None:
     usual = f", usually {ago(job.usual_seconds, 0.0)}" if job.batch_seconds else ""
     waiting = sum(lag.rows for lag in model.source_lags.get(job.query, {}).values())
     rows = f"; {_plural(waiting, 'row')} wait{'s' if waiting == 1 else ''} in the source" if waiting else ""
-    text = f"A micro-batch has been running for {ago(now, job.running_since)}{usual}; {_last_commit(job, now)}{rows}."
+    running = f"A micro-batch has been running for {ago(now, job.running_since)}{usual}{_step_text(job, now)}"
+    text = f"{running}; {_last_commit(job, now)}{rows}."
     return _of_job(model, job, Light.WARN, text)
 
 
@@ -187,7 +188,7 @@ def readiness(model: Model, now: float, limit: float) -> Readiness:
         if job.stale(now, limit):
             if job.longest_alter is not None:
                 return Readiness(False, f"Job {job.name} waits for {_alter_text(job.longest_alter, now)}.")
-            last = f"Job {job.name} made its last progress {ago(now, job.last_progress)} ago"
+            last = f"Job {job.name} made its last progress {ago(now, job.last_progress)} ago{_step_text(job, now)}"
             return Readiness(False, f"{last}; the limit is {limit:g} s.")
     silence = _silence_status(model, now)
     if silence is not None:
@@ -232,6 +233,10 @@ def _of_job(model: Model, job: JobState, light: Light, text: str) -> HealthStatu
 
 def _last_commit(job: JobState, now: float) -> str:
     return f"last committed {ago(now, job.last_commit)} ago" if job.last_commit else "no commit yet"
+
+
+def _step_text(job: JobState, now: float) -> str:
+    return f", {STEPS[job.step.name]} for {ago(now, job.step.since)}" if job.step is not None else ""
 
 
 def _plural(number: int, noun: str) -> str:

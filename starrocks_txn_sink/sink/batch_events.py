@@ -29,7 +29,7 @@ from starrocks_txn_sink.sink.failures import FAILURES, SPARK, Failure, is_interr
 from starrocks_txn_sink.sink.spark_jobs import context_of, end_progress_bar, is_running, is_stopped
 from starrocks_txn_sink.sink.termination import start_thread
 from starrocks_txn_sink.sources.query_stages import PLANNED
-from starrocks_txn_sink.telemetry import Event, EventLogger, Listener, fan_out, get_logger, shares_stderr
+from starrocks_txn_sink.telemetry import DRIVER_STEPS, Event, EventLogger, Listener, fan_out, get_logger, shares_stderr
 from starrocks_txn_sink.writer.messages import write_envelope
 
 _log = get_logger("metrics")
@@ -269,6 +269,21 @@ class SinkEvents:
         counts = {name: sum(getattr(receipt, name) for receipt in tries.receipts) for name in count_names}
         counts = {"seconds": time.monotonic() - started, "receipts": len(tries.receipts), **counts}
         self.emit(Event("batch.completed", {**place, **counts}))
+
+    @contextlib.contextmanager
+    def follow_steps(self, job: str) -> Iterator[None]:
+        """Tell the endpoint which step the driver of `job` is in, so that a long one has a name."""
+        endpoint = self.endpoint
+
+        def take(event: Event) -> None:
+            if endpoint is not None and event.name.startswith("step."):
+                endpoint(Event(event.name, {**event.fields, "job": job}))
+
+        before = DRIVER_STEPS.set(fan_out((DRIVER_STEPS.get(), take)))
+        try:
+            yield
+        finally:
+            DRIVER_STEPS.reset(before)
 
     def _report_failure(
         self, frame: DataFrame, error: BaseException, query: str, place: dict[str, Any], seconds: float

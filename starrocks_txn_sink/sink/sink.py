@@ -41,7 +41,7 @@ from starrocks_txn_sink.sink.typed.tables import compare_columns, named_by_rows
 from starrocks_txn_sink.sources.kafka.spark_reader import advice_on_options
 from starrocks_txn_sink.sql.audit import Audit, AuditWatch
 from starrocks_txn_sink.sql.server_limits import ServerLimitsWatch
-from starrocks_txn_sink.telemetry import Event, Listener, get_logger, ignore_event
+from starrocks_txn_sink.telemetry import DRIVER_STEPS, Event, Listener, Span, get_logger, ignore_event
 from starrocks_txn_sink.writer.messages import LaneReport
 
 _NO_LOOPS: Final = (
@@ -274,6 +274,7 @@ class StarRocksSink:
             self._limits.touch()
         with (
             self._events.follow_batch(frame, origin) as tries,
+            self._events.follow_steps(origin.job),
             self._run(origin.job).one_at_a_time(self.options.batch_deadline),
         ):
             self._commit_or_wait(frame, origin, tries)
@@ -321,16 +322,17 @@ class StarRocksSink:
         run.replace(origin)
         proofs = self._proof_log(frame, origin)
         first = origin.batch_id if origin.streaming else 0
-        session = sessions.open_session(
-            self.options,
-            origin.key,
-            origin.job,
-            origin.checkpoint,
-            typed_tables=[route.table for route in self.routes],
-            resumption=sessions.Resumption(first, proofs.read() if proofs and first else ()),
-            seconds=sessions.seconds_of_try(self.options, tries.deadline),
-            tokens=tries.tokens,
-        )
+        with Span(DRIVER_STEPS.get(), time.monotonic, "step", {"step": "take_over"}):
+            session = sessions.open_session(
+                self.options,
+                origin.key,
+                origin.job,
+                origin.checkpoint,
+                typed_tables=[route.table for route in self.routes],
+                resumption=sessions.Resumption(first, proofs.read() if proofs and first else ()),
+                seconds=sessions.seconds_of_try(self.options, tries.deadline),
+                tokens=tries.tokens,
+            )
         run.open(session)
         session.proofs = replace(proofs, epoch=session.epoch) if proofs is not None else None
         self._listener(Event("session.opened", {"job": origin.job, "exactly_once": self.options.exactly_once}))

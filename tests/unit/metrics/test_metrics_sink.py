@@ -14,7 +14,7 @@ from starrocks_txn_sink.errors import InputError, LoadFailed, RowsRejected, note
 from starrocks_txn_sink.sink import batch_events
 from starrocks_txn_sink.sink.batch_events import BatchOrigin, SinkEvents
 from starrocks_txn_sink.sink.failures import FAILURES
-from starrocks_txn_sink.telemetry import Event
+from starrocks_txn_sink.telemetry import DRIVER_STEPS, Event, Span, ignore_event
 from starrocks_txn_sink.writer.messages import LaneReport, LaneTrouble, SentError, attach_report, envelope
 
 VALUES: dict[str, Any] = {"load_url": "http://fe:8030", "database": "shop", "delivery": "at-least-once"}
@@ -54,6 +54,20 @@ def test_a_pickled_sink_arrives_with_an_endpoint_of_its_own_that_knows_the_optio
     assert copy.model.metrics.value("buffer_limit_bytes") == OPTIONS.buffer_bytes
     told(SinkEvents(OPTIONS, copy, None))
     assert copy.model.metrics.histogram("batch_duration_seconds").count == 1
+
+
+def test_the_steps_of_a_micro_batch_reach_its_endpoint_and_no_listener() -> None:
+    events: list[Event] = []
+    with MetricsServer(0) as metrics:
+        sink = SinkEvents(OPTIONS, events.append, metrics)
+        with sink.follow_steps("shop"):
+            with Span(DRIVER_STEPS.get(), lambda: 0.0, "step", {"step": "commit"}):
+                running = next(iter(metrics.model.jobs)).step
+            assert running is not None
+            assert running.name == "commit"
+        assert next(iter(metrics.model.jobs)).step is None
+    assert DRIVER_STEPS.get() is ignore_event
+    assert [event.name for event in events] == ["sink.made"]
 
 
 def test_a_failing_batch_is_reported_with_its_code_and_its_lanes_report() -> None:

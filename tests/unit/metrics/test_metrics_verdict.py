@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import get_args
 
+from starrocks_txn_sink.coordinator.model import Action
+from starrocks_txn_sink.metrics.jobs import STEPS
 from starrocks_txn_sink.metrics.source_lag import SourceLag
 from starrocks_txn_sink.metrics.verdict import Light, lights, readiness
 from starrocks_txn_sink.writer.messages import LaneReport, LaneTrouble
@@ -219,6 +222,33 @@ def test_the_wait_for_an_alter_is_named_until_it_ends() -> None:
     feed.tell("schema.waiting", job="shop", table="items", seconds=0.0)
     feed.tell("batch.failed", job="shop", batch_id=1, seconds=9, code="deadline", report=None)
     assert "ALTER" not in feed.sentence
+
+
+def test_a_long_step_of_the_driver_is_named_until_it_ends() -> None:
+    feed = MetricsFeed()
+    feed.batch(0, receipt(feed))
+    feed.tell("batch.started", job="shop", batch_id=1, lanes=1, query="q")
+    feed.tell("step.started", job="shop", step="commit", label="l")
+    feed.clock.advance(20)
+    feed.tell("step.failed", job="shop", step="commit", label="l", seconds=20.0, code="outcome_unknown")
+    feed.tell("step.started", job="shop", step="recover", label="l")
+    feed.clock.advance(42)
+    assert readiness(feed.model, feed.clock.wall(), LIMIT).reason == (
+        "Job shop made its last progress 62 s ago, asking what became of a commit for 42 s; the limit is 60 s."
+    )
+    assert feed.sentence == (
+        "No progress for 62 s; a micro-batch has been running for 62 s, asking what became of a commit for 42 s."
+    )
+    feed.tell("step.completed", job="shop", step="recover", label="l", seconds=42.0)
+    assert "asking" not in feed.sentence
+    feed.tell("step.started", job="shop", step="lanes", label="l")
+    feed.tell("batch.failed", job="shop", batch_id=1, seconds=9, code="deadline", report=None)
+    assert "lanes" not in feed.sentence
+
+
+def test_every_step_has_words() -> None:
+    actions = {kind.__name__.removesuffix("Action").lower() for kind in get_args(Action)}
+    assert {*STEPS} == actions | {"take_over", "lanes"}
 
 
 def test_a_query_that_runs_again_has_not_ended() -> None:
