@@ -409,12 +409,16 @@ class PartitionClosed(StarRocksSinkError, Terminal):
 
 
 class UnfitValue(StarRocksSinkError, Terminal):
-    """The message names table, column, source partition and position, and no value; nothing was committed."""
+    """The message names table, column, source partition and position; nothing was committed.
+
+    It has no value, but for the row's key with `show_rejected_values`.
+    """
 
     code = "unfit_value"
     summary = "A row has a value that its column in StarRocks would change, cut or refuse."
     hint = (
-        "Correct the source or the column: docs/reference/values.md says what each type keeps. Without check_values "
+        "Correct the source or the column: docs/reference/values.md says what each type keeps. Or set on_bad_rows = "
+        '"quarantine": then such source transactions become dead letters, and the others go on. Without check_values '
         "StarRocks changes such values without a word."
     )
 

@@ -194,7 +194,8 @@ class SinkOptions:
         default=1000,
     )
     show_rejected_values: bool = kind.SWITCH(
-        "Quote the server's lines about rejected rows, which contain values, in errors and dead letters.",
+        "Quote values in errors: the server's lines about rejected rows (in dead letters, too), and the key of a row "
+        "that the sink refuses.",
         default=False,
     )
     timestamp_zone: str | None = kind.text(

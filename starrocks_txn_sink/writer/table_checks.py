@@ -302,7 +302,10 @@ class TableChecks:
         if known_columns is not None and options.check_values:
             encodes_bytes = source.encodes_bytes or modes is not None
             zone, wall = zone_of(options.timestamp_zone), deadline.clock.wall
-            self._values = ValueChecks(self._judged_columns, zone, encodes_bytes, options.decoded, wall, numbers)
+            shows_keys = options.show_rejected_values
+            self._values = ValueChecks(
+                self._judged_columns, zone, encodes_bytes, options.decoded, wall, shows_keys, numbers
+            )
         self.narrow: NarrowColumns | None = None
         if known_columns is not None and source.new_types is not no_new_types:
             types_of_table = source.options_of or options.options_of

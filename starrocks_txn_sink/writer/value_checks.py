@@ -6,6 +6,7 @@ what becomes of a value; the types are those that information_schema has. Rows w
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ import pyarrow as pa
 
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.compiled.values import ValueJudge
+from starrocks_txn_sink.coordinator.model import SEPARATOR
 from starrocks_txn_sink.errors import OptionError, UnfitValue
 from starrocks_txn_sink.options.decoding import Encoding
 from starrocks_txn_sink.options.sink_options import is_own_table
@@ -40,8 +42,8 @@ class ValueChecks:
     """Judges the values of a lane's rows, and writes times in `zone` (None: UTC).
 
     With `encodes_bytes` texts for bytes are encodings of them; the server decodes those of the columns that `decoded`
-    names of a table. `wall` tells the time of CURRENT_TIMESTAMP, in
-    seconds since the Unix epoch.
+    names of a table. `wall` tells the time of CURRENT_TIMESTAMP, in seconds since the Unix epoch. An error quotes the
+    row's key with `shows_keys` alone.
     """
 
     columns_of: ColumnsOf
@@ -49,6 +51,7 @@ class ValueChecks:
     encodes_bytes: bool = False
     decoded: Callable[[str], Mapping[str, Encoding]] = lambda _: {}
     wall: Callable[[], float] = SystemClock().wall
+    shows_keys: bool = False
     numbers: TableNumbers = field(default_factory=TableNumbers)
     _columns: dict[str, Sequence[TargetColumn]] = field(default_factory=dict)
     _judges: dict[tuple[str, ...], ValueJudge] = field(default_factory=dict)  # by the tables of a batch
@@ -62,11 +65,24 @@ class ValueChecks:
             fitted, faults, table_of = self._judged(batch)
             if faults:
                 number = min(faults)
-                raise _unfit_value(batch, number, table_of(number), faults)
+                raise self._unfit_value(batch, number, table_of(number), faults)
         self._good = None
         if fitted is None:
             return batch
         return batch.set_column(batch.schema.get_field_index(columns.PAYLOAD), columns.PAYLOAD, fitted)
+
+    def _unfit_value(
+        self, batch: pa.RecordBatch, number: int, table: str, faults: dict[int, UnfitColumn]
+    ) -> UnfitValue:
+        fault, place = faults[number], segments.place_of(batch, number, " at ", _PLACE)
+        if self.shows_keys:
+            place += _key_text(batch, number, self._columns[table])
+        more = f" {len(faults) - 1} more rows that came with it have such a value." if len(faults) > 1 else ""
+        return UnfitValue(
+            f"A value does not fit column {fault.column} of table {table}{place}: it {fault.reason}.{more}",
+            table=table,
+            column=fault.column,
+        )
 
     def bad_rows(self, batch: pa.RecordBatch) -> list[BadRow]:
         """The rows with a value that its column would not keep; a batch without one is not judged again."""
@@ -139,12 +155,8 @@ def zone_of(name: str | None) -> tzinfo | None:
         ) from None
 
 
-def _unfit_value(batch: pa.RecordBatch, number: int, table: str, faults: dict[int, UnfitColumn]) -> UnfitValue:
-    fault = faults[number]
-    more = f" {len(faults) - 1} more rows that came with it have such a value." if len(faults) > 1 else ""
-    return UnfitValue(
-        f"A value does not fit column {fault.column} of table {table}{segments.place_of(batch, number, ' at ', _PLACE)}"
-        f": it {fault.reason}.{more}",
-        table=table,
-        column=fault.column,
-    )
+def _key_text(batch: pa.RecordBatch, number: int, table: Sequence[TargetColumn]) -> str:
+    """The values of the row's key, for the place in an error; '' without a key."""
+    row = json.loads(batch.column(columns.PAYLOAD)[number].as_py()[len(SEPARATOR) :])
+    key = {column.name: row.get(column.name) for column in table if column.key}
+    return f", key {json.dumps(key)}" if key else ""
