@@ -10,6 +10,7 @@ import io
 import re
 import socket
 import struct
+import sys
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -244,7 +245,9 @@ class _Server(ThreadingHTTPServer):
                 self._open.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A connection that breaks is the client's business; there is nobody to tell."""
+        """A connection that breaks is the client's business; anything else is a fault of the emulator, and is shown."""
+        if not isinstance(sys.exc_info()[1], OSError | BodyBroken):
+            super().handle_error(request, client_address)
 
     def end_connections(self, wait: float) -> None:
         """Break every connection; with a `wait`, in seconds for all threads, what is being answered gets its reply."""

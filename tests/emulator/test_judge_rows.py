@@ -9,11 +9,13 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
+import duckdb
 import pytest
 from hypothesis import given, strategies as st
 
 from starrocks_emulator.sql.session import QuerySession
 from starrocks_emulator.sql.statements import run
+from starrocks_emulator.tables.judge import any_of
 from starrocks_emulator.tables.store import CommitRejected, Store
 from tests.support.depth import examples
 from tests.support.store_setup import JSON_ARRAY, load, rows, with_tables
@@ -113,6 +115,12 @@ def test_a_misfitting_value_is_null_or_filters_the_row_in_strict_mode(store: Sto
         load(store, "wide", [{"id": 2, column: value}], headers={**JSON_ARRAY, "strict_mode": "true"})
     assert failure.value.filtered == 1
     assert re.search(rf"column={column}\b|'{column}'", failure.value.reasons[0])
+
+
+@pytest.mark.parametrize("holds", ["true", "false"])
+def test_conditions_of_thousands_of_columns_are_not_too_deep(holds: str) -> None:
+    conditions = any_of([*["false"] * 5_000, holds])
+    assert duckdb.execute(f"SELECT {conditions}").fetchone() == (holds == "true",)
 
 
 @pytest.mark.parametrize("strict", ["true", "false"])
