@@ -297,14 +297,10 @@ class TableChecks:
         self._keys: KeyChecks | None = None
         if known_columns is not None:
             self._keys = KeyChecks(self._columns_of, known_columns.key_limit, deadline, findings.numbers)
+        self._encodes_bytes = source.encodes_bytes or modes is not None
         self._values: ValueChecks | None = None
         if known_columns is not None and options.check_values:
-            encodes_bytes = source.encodes_bytes or modes is not None
-            zone, wall = zone_of(options.timestamp_zone), deadline.clock.wall
-            shows_keys = options.show_rejected_values
-            self._values = ValueChecks(
-                self._judged_columns, zone, encodes_bytes, options.decoded, wall, shows_keys, findings
-            )
+            self._values = self._value_checks(self._judged_columns, findings)
         self.narrow: NarrowColumns | None = None
         if known_columns is not None and source.new_types is not no_new_types:
             types_of_table = source.options_of or options.options_of
@@ -325,6 +321,18 @@ class TableChecks:
                 hint="Set query_url.",
                 option="query_url",
             )
+
+    def _value_checks(self, columns_of: ColumnsOf, findings: RowFindings) -> ValueChecks:
+        options, wall = self._options, self._deadline.clock.wall
+        zone, shows_keys = zone_of(options.timestamp_zone), options.show_rejected_values
+        return ValueChecks(columns_of, zone, self._encodes_bytes, options.decoded, wall, shows_keys, findings)
+
+    def explain(self, batch: pa.RecordBatch) -> list[BadRow]:
+        """The rows with a value that its column would not keep, without `check_values`, too; a `bad_rows.Judge`.
+
+        For rows that the server has rejected and does not say why: that is not always what it found.
+        """
+        return [] if self._known is None else self._value_checks(self._columns_of, RowFindings()).bad_rows(batch)
 
     def judge(self, batch: pa.RecordBatch) -> list[BadRow]:
         """The rows of a batch that the sink itself judges to be bad; a `bad_rows.Judge`."""
