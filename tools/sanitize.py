@@ -26,6 +26,7 @@ FLAGS: Final = (
 )
 TESTS: Final = (
     *("tests/unit/test_compiled.py", "tests/unit/rows/values", "tests/unit/sources/test_one_judgement.py"),
+    *(f"tests/unit/rows/test_{name}.py" for name in ("row_check", "member_names", "row_findings", "key_sizes")),
     *(f"tests/unit/sources/test_{name}.py" for name in ("avro", "protobuf", "column_rules", "connect_values")),
 )
 _ENVIRONMENT: Final = {

@@ -149,6 +149,14 @@ typedef struct ColumnRule {
     int64_t base;
 } ColumnRule;
 
+/* What is found in a row. A DOUBTFUL one may be something else than one JSON object, a NEW one has names of a new shape, and a
+   MISFIT is not plainly kept by its table. */
+enum RowKind {
+    ROW_DOUBTFUL,
+    ROW_NEW,
+    ROW_MISFIT,
+};
+
 /* A type of Avro. `int` is a LONG, for both are written alike. */
 enum AvroKind {
     AVRO_NULL,

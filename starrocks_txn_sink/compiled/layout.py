@@ -191,6 +191,18 @@ class ColumnRule(ctypes.Structure):
     )
 
 
+class RowKind(enum.IntEnum):
+    """What is found in a row.
+
+    A DOUBTFUL one may be something else than one JSON object, a NEW one has names of a new shape, and a MISFIT is not
+    plainly kept by its table.
+    """
+
+    DOUBTFUL = 0
+    NEW = 1
+    MISFIT = 2
+
+
 class AvroKind(enum.IntEnum):
     """A type of Avro. `int` is a LONG, for both are written alike."""
 

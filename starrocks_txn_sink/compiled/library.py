@@ -79,17 +79,12 @@ _FUNCTIONS: Final[Functions] = {
     "convert": (_NUMBER, _REWRITE),
     "apply_rules": (_NUMBER, _REWRITE),
     "fit": (_NUMBER, _REWRITE),
-    "misfits": (_NUMBER, (_POINTER, ctypes.c_int32, *[_POINTER] * 3, _NUMBER, _POINTER)),
     "avro": (_NUMBER, _REWRITE),
     "protobuf": (_NUMBER, _REWRITE),
-    "new_shapes": (
-        _NUMBER,
-        (
-            *(_POINTER, ctypes.c_int32, _POINTER, _POINTER, ctypes.c_int32, _POINTER, _NUMBER),
-            *(_POINTER, _NUMBER, _POINTER, _POINTER),
-        ),
+    "find": (
+        None,
+        (_POINTER, ctypes.c_int32, *[_POINTER] * 6, _NUMBER, ctypes.POINTER(_NUMBER), _NUMBER, *[_POINTER] * 2),
     ),
-    "doubtful_rows": (_NUMBER, (_POINTER, ctypes.c_int32, *[_POINTER] * 2, _NUMBER, _POINTER)),
     "long_keys": (_NUMBER, (_POINTER, ctypes.c_int32, *[_POINTER] * 3, _NUMBER, _POINTER)),
     "messages": (_NUMBER, (_POINTER, _NUMBER, *[_POINTER] * 3)),
     "take": (None, (_POINTER, _NUMBER, *[_POINTER] * 7)),

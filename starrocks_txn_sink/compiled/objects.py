@@ -1,4 +1,4 @@
-"""The members of JSON objects as columns, and the shapes of such objects, by the compiled loops."""
+"""The members of JSON objects as columns, by the compiled loop."""
 
 import ctypes
 from collections.abc import Callable, Mapping
@@ -12,7 +12,6 @@ from starrocks_txn_sink.compiled.layout import Column, MemberKind
 from starrocks_txn_sink.compiled.library import MOST_BYTES, TEXTS, Buffers, is_available, library, most_judgements
 from starrocks_txn_sink.rows.segments import Bools, bounds_of
 
-_SHAPES: Final = 1 << 13  # many more than a micro-batch has, unless rows leave members out at random
 ORIGIN: Final = "origin"
 LIST_TEXT: Final = pa.binary()
 """The type of a field that is the JSON of an array, for `read_objects`."""
@@ -132,48 +131,3 @@ def _kind(kind: pa.DataType, outermost: bool) -> int:
     if kind == LIST_TEXT:
         return MemberKind.LIST
     return MemberKind.WHOLE if kind == pa.int64() else MemberKind.TEXT if outermost else MemberKind.STRING
-
-
-class Shapes:
-    """The shapes of JSON rows that were met: a row's table and its names, in their order and spelling.
-
-    Beyond half of `most` (a power of 2) no further shape is remembered, so its rows are new each time.
-    """
-
-    def __init__(self, most: int = _SHAPES) -> None:
-        self._seen, self._used = np.zeros(most, dtype=np.uint64), ctypes.c_int64()
-
-    def new_rows(self, tables: pa.Array, payload: pa.Array) -> list[int] | None:
-        """Numbers of the rows with a new shape, and of those that are not one plain object; None without the loop."""
-        if not is_available() or payload.type not in TEXTS or tables.type not in TEXTS:
-            return None
-        texts = [(bounds_of(column), column.buffers()[2]) for column in (payload, tables)]
-        if any(data is None for _, data in texts):
-            return None
-        places = np.empty(len(payload), dtype=np.int64)
-        arguments = (
-            part for bounds, data in texts for part in (bounds.ctypes.data, bounds.itemsize == 8, data.address)
-        )
-        table_arguments = self._seen.ctypes.data, len(self._seen) - 1, ctypes.byref(self._used)
-        count = library().txn_sink_new_shapes(*arguments, len(payload), *table_arguments, places.ctypes.data)
-        numbers: list[int] = places[:count].tolist()
-        return numbers
-
-
-def doubtful_rows(payload: pa.Array, deleted: Bools | None) -> list[int] | None:
-    """Numbers of the rows that may be something else than one JSON object without `__op`; None without the loop.
-
-    Those in `deleted` begin with the sink's own `__op`. Rows have their separator in front. Doubtful are only rows that
-    are none, and few others: nested deeper than 64, or with an escape in a name of the object.
-    """
-    if not is_available() or payload.type not in TEXTS:
-        return None
-    bounds, data = bounds_of(payload), payload.buffers()[2]
-    if data is None:
-        return list(range(len(payload)))
-    places = np.empty(len(payload), dtype=np.int64)
-    marks = None if deleted is None else np.ascontiguousarray(deleted, dtype=np.uint8)
-    arguments = bounds.ctypes.data, bounds.itemsize == 8, data.address, None if marks is None else marks.ctypes.data
-    count = library().txn_sink_doubtful_rows(*arguments, len(payload), places.ctypes.data)
-    numbers: list[int] = places[:count].tolist()
-    return numbers

@@ -73,7 +73,7 @@ Column = tuple[str, ValueRule, int, str, int]
 
 
 class ColumnRules:
-    """The rules of tables (the columns of each) for the loops that judge values."""
+    """The rules of tables (the columns of each) for the loops that judge values; a table without columns has none."""
 
     def __init__(self, tables: Sequence[Sequence[Column]]) -> None:
         self._kept: list[object] = []  # lives as long as what points to it
@@ -81,21 +81,6 @@ class ColumnRules:
         self.plans: Any = (layout.Plan * len(plans))(
             *(layout.Plan(ctypes.addressof(array), count, needed) for array, count, needed in plans)
         )
-
-    def misfits(self, rows: pa.Array, tables: _Numbers) -> np.ndarray[Any, np.dtype[np.int64]] | None:
-        """The numbers of the rows that are not plainly kept; `tables` has each row's table, -1 for one without rules.
-
-        None as in `read_objects`.
-        """
-        if not is_available() or not len(rows) or rows.type not in TEXTS:
-            return None
-        bounds, data = bounds_of(rows), rows.buffers()[2]
-        if data is None:
-            return None
-        found = np.empty(len(rows), dtype=np.int64)
-        tables = np.ascontiguousarray(tables, dtype=np.int32)
-        place = bounds.ctypes.data, bounds.itemsize == 8, data.address, self.plans, tables.ctypes.data, len(rows)
-        return found[: library().txn_sink_misfits(*place, found.ctypes.data)]
 
     def fit(self, rows: pa.Array, tables: _Numbers, judge: _JudgeRow) -> tuple[pa.Array, Bools] | None:
         """The rows as their columns keep them, and which ones have such a form; see `convert_rows`."""

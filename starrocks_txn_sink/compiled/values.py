@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
+from starrocks_txn_sink.compiled.findings import find
 from starrocks_txn_sink.compiled.layout import ColumnKind
 from starrocks_txn_sink.compiled.rewrites import Column, ColumnRules, ValueRule
 from starrocks_txn_sink.options.decoding import Encoding
+from starrocks_txn_sink.rows.metadata import Numbers
 from starrocks_txn_sink.rows.segments import Bools
 from starrocks_txn_sink.rows.target import BITS, TargetType
 from starrocks_txn_sink.rows.values.judgement import RowRules, UnfitColumn
@@ -42,14 +44,22 @@ class ValueJudge:
 
     tables: Sequence[RowRules]
 
-    def fit(
-        self, rows: pa.Array, numbers: np.ndarray[Any, np.dtype[np.int32]]
-    ) -> tuple[pa.Array, dict[int, UnfitColumn]]:
+    def fit(self, rows: pa.Array, numbers: Numbers) -> tuple[pa.Array, dict[int, UnfitColumn]]:
         """The rows as they are sent, and the faults of those that their tables would not keep, by the rows' numbers.
 
-        `numbers` has the table of each row, -1 for a row that is not judged. A row with a fault stays as it is.
+        `numbers` has the table of each row, -1 for a row that is not judged, as those of a table without columns are. A
+        row with a fault stays as it is.
         """
+        found = find(rows, numbers, rules=self.columns)
+        return self.fit_misfits(rows, numbers, None if found is None else found.misfits)
+
+    def fit_misfits(
+        self, rows: pa.Array, numbers: Numbers, misfits: Numbers | None
+    ) -> tuple[pa.Array, dict[int, UnfitColumn]]:
+        """What `fit` gives, by the numbers of the rows that are not plainly kept; None: all may be such rows."""
         faults: dict[int, UnfitColumn] = {}
+        if misfits is not None and not len(misfits):
+            return rows, faults
 
         def judge(number: int) -> bytes:
             text = _text(rows[number])
@@ -59,27 +69,32 @@ class ValueJudge:
                 faults[number] = fault
             return text.encode()
 
-        misfits = self._compiled.misfits(rows, numbers)
-        if misfits is None:
-            misfits = np.flatnonzero(numbers >= 0)
-        elif not len(misfits):
-            return rows, faults
-        odd: Bools = np.zeros(len(rows), dtype=bool)
-        odd[misfits] = True
-        fitted = self._compiled.fit(rows, np.where(odd, numbers, np.int32(-1)), judge)
+        numbers = self._with_columns[numbers]
+        odd: Bools = numbers >= 0
+        if misfits is not None:
+            odd = np.zeros(len(rows), dtype=bool)
+            odd[misfits] = True
+        fitted = self.columns.fit(rows, np.where(odd, numbers, np.int32(-1)), judge) if odd.any() else (rows, odd)
         if fitted is not None:
             return fitted[0].cast(rows.type), faults
         texts = [judge(number).decode() if is_odd else _text(rows[number]) for number, is_odd in enumerate(odd)]
         return pa.array(texts, rows.type), faults
 
     @cached_property
+    def columns(self) -> ColumnRules:
+        """The rules of the tables, and of none for rows without a table."""
+        return ColumnRules([*map(_columns_of, self.tables), ()])
+
+    @cached_property
+    def _with_columns(self) -> Numbers:
+        """The number of each table, -1 for one without columns and for none."""
+        known = [number if table.columns else -1 for number, table in enumerate(self.tables)]
+        return np.array([*known, -1], dtype=np.int32)
+
+    @cached_property
     def timed(self) -> bool:
         """Whether a column's DEFAULT is the time, so that the judge gets old."""
         return any(table.timed for table in self.tables)
-
-    @cached_property
-    def _compiled(self) -> ColumnRules:
-        return ColumnRules([_columns_of(table) for table in self.tables])
 
 
 def _text(row: pa.Scalar) -> str:

@@ -25,8 +25,8 @@ from starrocks_txn_sink.rows.alterations import alteration
 from starrocks_txn_sink.rows.unchanged import UnchangedValues, refuse_unchanged, unchanged_names
 from starrocks_txn_sink.rows.value_kinds import ValueKind, kind_of, members_of, type_for
 
-NewRows = Callable[[pa.Array, pa.Array], list[int] | None]
-"""Numbers of the rows (tables, payloads) whose shape is new, and of rows without one; None without the loop."""
+NewRows = Callable[[pa.RecordBatch], list[int] | None]
+"""Numbers of the rows whose shape is new, and of rows without one; None without the loop."""
 
 ColumnsOf = Callable[[str, bool], Set[str] | None]
 """The names of a table's columns, None if nothing is known about the table; with True the server is asked again."""
@@ -85,10 +85,9 @@ class MemberNames:
 
     def __call__(self, batch: pa.RecordBatch) -> None:
         """Look at the rows of a batch; raises UnknownColumn with the place of the first row at fault."""
-        tables, payload = batch.column(columns.TABLE), batch.column(columns.PAYLOAD)
-        numbers = self.new_rows(tables, payload)
+        numbers = self.new_rows(batch)
         if numbers is None:
-            numbers = list(self._new_by_python(tables, payload))
+            numbers = list(self._new_by_python(batch.column(columns.TABLE), batch.column(columns.PAYLOAD)))
         for row in numbers:
             self._look_at(batch, row)
         if self.lacking is not None:

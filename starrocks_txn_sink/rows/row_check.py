@@ -27,12 +27,11 @@ from starrocks_txn_sink.rows import columns
 from starrocks_txn_sink.rows.bad_rows import BadRow
 from starrocks_txn_sink.rows.segments import Bools, Octets, layout
 
-DoubtfulRows = Callable[[pa.Array, Bools | None], list[int] | None]
-"""Numbers of the rows (payloads, those that are deleted) that may be something else than one object; None without the
-compiled loop."""
+DoubtfulRows = Callable[[pa.RecordBatch], list[int] | None]
+"""Numbers of the rows that may be something else than one object; None without the compiled loop."""
 
 
-def no_loop(_payload: pa.Array, _deleted: Bools | None) -> None:
+def no_loop(_batch: pa.RecordBatch) -> None:
     return None
 
 
@@ -62,14 +61,16 @@ class RowCheck:
     def __call__(self, batch: pa.RecordBatch) -> list[BadRow]:
         """The rows at fault; a `bad_rows.Judge`."""
         payload = batch.column(columns.PAYLOAD)
+        numbers = self.doubtful(batch)
+        if numbers is not None and not numbers:
+            return []
         deletes = batch.column(columns.DELETED).fill_null(False) if columns.DELETED in batch.schema.names else None
-        deleted = None if deletes is None else deletes.to_numpy(zero_copy_only=False)
-        numbers = self.doubtful(payload, deleted)
         if numbers is None:
-            numbers = self._by_python(payload, deletes, deleted)
+            numbers = self._by_python(payload, deletes)
         return [BadRow(row, fault) for row, fault in _faults(payload, deletes, numbers)]
 
-    def _by_python(self, payload: pa.Array, deletes: pa.Array | None, deleted: Bools | None) -> list[int]:
+    def _by_python(self, payload: pa.Array, deletes: pa.Array | None) -> list[int]:
+        deleted = None if deletes is None else deletes.to_numpy(zero_copy_only=False)
         odd: list[int] = _odd_rows(payload, deleted).tolist()
         if not any(True for _ in _faults(payload, deletes, odd)) and _is_body(payload):
             return []

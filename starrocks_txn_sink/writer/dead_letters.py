@@ -13,6 +13,7 @@ import pyarrow as pa
 from starrocks_txn_sink.coordinator.model import SEPARATOR, Ints, PositionSpan, Receipt, RegionCount
 from starrocks_txn_sink.coordinator.quarantine import Cut, DeadLetter
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE, DeadLetterSource, dead_letter_rows
+from starrocks_txn_sink.protocol.refusals import UNSAID
 from starrocks_txn_sink.rows.admission import PartitionRun
 from starrocks_txn_sink.rows.bad_rows import Judge
 from starrocks_txn_sink.rows.columns import PARTITION, PAYLOAD, POSITION, TABLE
@@ -37,11 +38,12 @@ class BadRowsFound(Exception):
 class DeadLetters:
     """Sets source transactions aside: those that the driver names, and those of the rows that `judge` finds bad.
 
-    Their rows become rows of the dead-letter table, in their places; a `segments.SetAside`.
+    Their rows become rows of the dead-letter table, in their places; a `segments.SetAside`. `explain` judges the rows
+    that the server has rejected without a reason.
     """
 
-    def __init__(self, task: LaneTask, judge: Judge, now: Callable[[], str]) -> None:
-        self._task, self._judge, self._now = task, judge, now
+    def __init__(self, task: LaneTask, judge: Judge, now: Callable[[], str], explain: Judge = lambda _: ()) -> None:
+        self._task, self._judge, self._now, self._explain = task, judge, now, explain
         self._places = dict(task.part.set_aside)
         self._found: dict[Cut, DeadLetter] = {}
         self._rows: dict[Cut, Counter[str]] = defaultdict(Counter)  # by table
@@ -66,7 +68,18 @@ class DeadLetters:
         aside = self._mask(runs, positions) if self._places else None
         if aside is None or not aside.any():
             return batch, None
+        self._find_reasons(batch.take(pa.array(np.flatnonzero(aside))), positions[aside])
         return self._with_letters(batch, aside), aside
+
+    def _find_reasons(self, rows: pa.RecordBatch, positions: Ints) -> None:
+        """Add to reasons that the server does not say what the sink finds in `rows`, which are set aside."""
+        if not any(f"{UNSAID}." in letter.reason for letter in self._places.values()):
+            return
+        for bad_row in self._explain(rows):
+            place = rows.column(PARTITION)[bad_row.number].as_py(), int(positions[bad_row.number])
+            table, letter = rows.column(TABLE)[bad_row.number].as_py(), self._places[place]
+            found = f"{UNSAID}; the sink finds that a row of {table} {bad_row.reason}."
+            self._places[place] = replace(letter, reason=letter.reason.replace(f"{UNSAID}.", found))
 
     def receipt(self, receipt: Receipt) -> Receipt:
         """The receipt, which counts dead letters by their own tables."""

@@ -13,7 +13,7 @@ from typing import Final
 import pyarrow as pa
 
 from starrocks_txn_sink.clock import Deadline
-from starrocks_txn_sink.compiled.objects import Shapes, doubtful_rows
+from starrocks_txn_sink.compiled.findings import RowFindings, Shapes
 from starrocks_txn_sink.coordinator.coordinator import join_missing
 from starrocks_txn_sink.coordinator.model import ColumnNeeds, MissingColumns, Segment
 from starrocks_txn_sink.errors import NarrowColumn, OptionError, QueryRefused, UnfitValue
@@ -24,7 +24,6 @@ from starrocks_txn_sink.protocol.ledger import quote
 from starrocks_txn_sink.rows.alterations import alteration
 from starrocks_txn_sink.rows.bad_rows import BadRow, refused
 from starrocks_txn_sink.rows.member_names import Filled, LackingColumns, MemberNames, TypesOf, never_filled, no_types
-from starrocks_txn_sink.rows.metadata import TableNumbers
 from starrocks_txn_sink.rows.row_check import RowCheck
 from starrocks_txn_sink.rows.segments import CheckRows, FitRows, as_they_are
 from starrocks_txn_sink.rows.target import (
@@ -292,20 +291,16 @@ class TableChecks:
         known_partitions: KnownPartitions | None = None,
     ) -> None:
         self._options, self._source, self._known, self._deadline = options, source, known_columns, deadline
-        self._texts = RowCheck(doubtful_rows)
-        self.members = self._member_names(compared, unchanged)
+        findings = RowFindings()
+        self._texts = RowCheck(findings.doubtful)
+        self.members = self._member_names(findings, compared, unchanged)
         self._keys: KeyChecks | None = None
-        numbers = TableNumbers()
         if known_columns is not None:
-            self._keys = KeyChecks(self._columns_of, known_columns.key_limit, deadline, numbers)
+            self._keys = KeyChecks(self._columns_of, known_columns.key_limit, deadline, findings.numbers)
+        self._encodes_bytes = source.encodes_bytes or modes is not None
         self._values: ValueChecks | None = None
         if known_columns is not None and options.check_values:
-            encodes_bytes = source.encodes_bytes or modes is not None
-            zone, wall = zone_of(options.timestamp_zone), deadline.clock.wall
-            shows_keys = options.show_rejected_values
-            self._values = ValueChecks(
-                self._judged_columns, zone, encodes_bytes, options.decoded, wall, shows_keys, numbers
-            )
+            self._values = self._value_checks(self._judged_columns, findings)
         self.narrow: NarrowColumns | None = None
         if known_columns is not None and source.new_types is not no_new_types:
             types_of_table = source.options_of or options.options_of
@@ -326,6 +321,18 @@ class TableChecks:
                 hint="Set query_url.",
                 option="query_url",
             )
+
+    def _value_checks(self, columns_of: ColumnsOf, findings: RowFindings) -> ValueChecks:
+        options, wall = self._options, self._deadline.clock.wall
+        zone, shows_keys = zone_of(options.timestamp_zone), options.show_rejected_values
+        return ValueChecks(columns_of, zone, self._encodes_bytes, options.decoded, wall, shows_keys, findings)
+
+    def explain(self, batch: pa.RecordBatch) -> list[BadRow]:
+        """The rows with a value that its column would not keep, without `check_values`, too; a `bad_rows.Judge`.
+
+        For rows that the server has rejected and does not say why: that is not always what it found.
+        """
+        return [] if self._known is None else self._value_checks(self._columns_of, RowFindings()).bad_rows(batch)
 
     def judge(self, batch: pa.RecordBatch) -> list[BadRow]:
         """The rows of a batch that the sink itself judges to be bad; a `bad_rows.Judge`."""
@@ -403,7 +410,7 @@ class TableChecks:
             raise TablesLackColumns(join_missing(missing))
 
     def _member_names(
-        self, compared: Mapping[str, Set[str]] | None, unchanged: UnchangedValues | None
+        self, findings: RowFindings, compared: Mapping[str, Set[str]] | None, unchanged: UnchangedValues | None
     ) -> MemberNames | None:
         """The check of the names in rows; None if nobody would learn from it."""
         policy, known, types_of = self._options.schema_changes, self._known, self._source.types_of
@@ -423,8 +430,9 @@ class TableChecks:
 
         adds = policy is SchemaChanges.APPLY and known is not None
         lacking = LackingColumns(types_of, filled) if adds else None
+        findings.shapes = Shapes()
         return MemberNames(
-            Shapes().new_rows,
+            findings.new_rows,
             columns_of,
             self._names_columns,
             refuse,

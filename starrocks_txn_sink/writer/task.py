@@ -400,7 +400,8 @@ class LaneTry:
         if task.room is not None:
             self._admission = TableAdmission(task.room, positions)
         if quarantines:
-            self._dead_letters = DeadLetters(task, self._checks.judge_all, partial(now_text, self.clock))
+            now = partial(now_text, self.clock)
+            self._dead_letters = DeadLetters(task, self._checks.judge_all, now, self._checks.explain)
         self._segmenter = Segmenter(
             replay,
             with_row_index=quarantines or bool(task.keys),

@@ -11,13 +11,13 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta, timezone, tzinfo
-from typing import Any, Final
+from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-import numpy as np
 import pyarrow as pa
 
 from starrocks_txn_sink.clock import SystemClock
+from starrocks_txn_sink.compiled.findings import RowFindings
 from starrocks_txn_sink.compiled.values import ValueJudge
 from starrocks_txn_sink.coordinator.model import SEPARATOR
 from starrocks_txn_sink.errors import OptionError, UnfitValue
@@ -25,7 +25,6 @@ from starrocks_txn_sink.options.decoding import Encoding
 from starrocks_txn_sink.options.sink_options import is_own_table
 from starrocks_txn_sink.rows import columns, segments
 from starrocks_txn_sink.rows.bad_rows import BadRow
-from starrocks_txn_sink.rows.metadata import TableNumbers
 from starrocks_txn_sink.rows.target import TargetColumn
 from starrocks_txn_sink.rows.values.judgement import RowRules, UnfitColumn
 
@@ -52,10 +51,13 @@ class ValueChecks:
     decoded: Callable[[str], Mapping[str, Encoding]] = lambda _: {}
     wall: Callable[[], float] = SystemClock().wall
     shows_keys: bool = False
-    numbers: TableNumbers = field(default_factory=TableNumbers)
+    findings: RowFindings = field(default_factory=RowFindings)
     _columns: dict[str, Sequence[TargetColumn]] = field(default_factory=dict)
     _judges: dict[tuple[str, ...], ValueJudge] = field(default_factory=dict)  # by the tables of a batch
     _good: tuple[pa.RecordBatch, pa.Array | None] | None = None  # a batch without bad rows, and its payload as sent
+
+    def __post_init__(self) -> None:
+        self.findings.rules_of = lambda names: self._judge(names, ()).columns
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The batch as it is sent; raises UnfitValue with table, column and place, and without a value."""
@@ -95,21 +97,13 @@ class ValueChecks:
 
     def _judged(self, batch: pa.RecordBatch) -> tuple[pa.Array | None, dict[int, UnfitColumn], Callable[[int], str]]:
         """The payload as it is sent (None: as it is), the faults, and the table of a row."""
-        names, of_row = self.numbers(batch)
+        names, of_row = self.findings.numbers(batch)
         payload = batch.column(columns.PAYLOAD)
-        fitted, faults = self._fit(payload, names, of_row)
+        judge = self._judge(names, ())
+        fitted, faults = judge.fit_misfits(payload, of_row, self.findings.misfits(batch, judge.columns))
         if faults:  # a column may have been changed since its type was read
-            fitted, faults = self._fit(payload, names, of_row, {names[of_row[number]] for number in faults})
+            fitted, faults = self._judge(names, {names[of_row[number]] for number in faults}).fit(payload, of_row)
         return None if fitted is payload else fitted, faults, lambda number: names[of_row[number]]
-
-    def _fit(
-        self, payload: pa.Array, names: Sequence[str], of_row: np.ndarray[Any, Any], again: Collection[str] = ()
-    ) -> tuple[pa.Array, dict[int, UnfitColumn]]:
-        judge = self._judge(names, again)
-        known = [number if rules.columns else -1 for number, rules in enumerate(judge.tables)]
-        if not any(number >= 0 for number in known):
-            return payload, {}
-        return judge.fit(payload, np.array([*known, -1], dtype=np.int32)[of_row])
 
     def _judge(self, names: Sequence[str], again: Collection[str]) -> ValueJudge:
         """The judge of a batch's tables; it is made anew when the columns of one have been read `again`."""

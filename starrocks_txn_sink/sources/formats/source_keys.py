@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.assembler.verified.intake import SNAPSHOT
-from starrocks_txn_sink.compiled.objects import Shapes
+from starrocks_txn_sink.compiled.findings import Shapes, find
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.protocol.source_keys import SourceKey
 from starrocks_txn_sink.sources.formats.connect_types import key_names
@@ -102,8 +102,8 @@ def _plain(keys: pa.Array) -> Iterator[tuple[str, ...]]:
         return
     separator, nothing = (pa.scalar(text, keys.type) for text in (",", ""))
     rows = pc.binary_join_element_wise(separator, keys, nothing)
-    numbers = Shapes().new_rows(pa.array([""] * len(keys), pa.string()), rows)
-    for number in range(len(keys)) if numbers is None else numbers:
+    found = find(rows, shapes=Shapes())
+    for number in range(len(keys)) if found is None else found.new:
         yield from _names(_bytes(keys[number]))
 
 

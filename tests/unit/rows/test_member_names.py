@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from starrocks_txn_sink.compiled.objects import Shapes
+from starrocks_txn_sink.compiled.findings import RowFindings, Shapes
 from starrocks_txn_sink.coordinator.model import words_of_missing
 from starrocks_txn_sink.errors import InputError, UnknownColumn
 from starrocks_txn_sink.rows import member_names
@@ -40,7 +40,7 @@ def batch(*rows: tuple[str, str], wide: bool = False) -> pa.RecordBatch:
 
 def check(refuse: bool = True, compared: Mapping[str, set[str]] | None = None, but: Iterable[str] = ()) -> MemberNames:
     return MemberNames(
-        Shapes().new_rows, lambda table, _: COLUMNS.get(table), lambda table: table not in but, refuse,
+        RowFindings(Shapes()).new_rows, lambda table, _: COLUMNS.get(table), lambda table: table not in but, refuse,
         {} if compared is None else compared,
     )  # fmt: skip
 
@@ -87,7 +87,7 @@ def test_the_columns_are_asked_again_before_a_name_is_refused() -> None:
         questions.append(again)
         return {"id", "email"} if again else {"id"}
 
-    names = MemberNames(Shapes().new_rows, columns_of, lambda _: True, True)
+    names = MemberNames(RowFindings(Shapes()).new_rows, columns_of, lambda _: True, True)
     names(batch(("t", '{"id":1}'), ("t", '{"id":1,"email":2}'), ("t", '{"id":2,"email":2}')))
     assert questions == [False, False, True]
 
@@ -124,7 +124,7 @@ def test_a_lone_surrogate_can_be_sent() -> None:
 
 def test_more_shapes_than_are_remembered_are_all_read() -> None:
     names = check(refuse=False)
-    names.new_rows = Shapes(8).new_rows
+    names.new_rows = RowFindings(Shapes(8)).new_rows
     names(batch(*(("t", json.dumps({f"n{number}": 1})) for number in range(300))))
     assert set(names.news()["t"]) == {f"n{number}" for number in range(300)}
 

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from starrocks_txn_sink.compiled.objects import doubtful_rows
+from starrocks_txn_sink.compiled.findings import RowFindings, find
 from starrocks_txn_sink.errors import RowsRejected
 from starrocks_txn_sink.rows.bad_rows import refused
 from starrocks_txn_sink.rows.columns import COLUMNS, DELETED, DELETING, PAYLOAD, POSITION
@@ -18,13 +18,13 @@ from starrocks_txn_sink.rows.segments import Segmenter
 from starrocks_txn_sink.rows.unpositioned import UnpositionedSegmenter
 from tests.support.depth import scaled
 
-LOOPS: dict[str, DoubtfulRows] = {"compiled": doubtful_rows, "python": no_loop}
+LOOPS: dict[str, DoubtfulRows] = {"compiled": RowFindings().doubtful, "python": no_loop}
 
 
 @pytest.fixture(params=LOOPS)
 def check(request: pytest.FixtureRequest) -> RowCheck:
     """The check with the compiled loop, and its twin."""
-    if request.param == "compiled" and doubtful_rows(pa.array([",{}"]), None) is None:
+    if request.param == "compiled" and find(pa.array([",{}"])) is None:
         pytest.skip("the compiled loop is not there")
     return RowCheck(LOOPS[request.param])
 

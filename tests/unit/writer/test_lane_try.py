@@ -20,6 +20,7 @@ from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE, MOST_ROW_BYTES, read_rows
 from starrocks_txn_sink.protocol.label import Label, begin, run
 from starrocks_txn_sink.protocol.ledger import Position
+from starrocks_txn_sink.protocol.refusals import UNSAID
 from starrocks_txn_sink.protocol.wire import Operation
 from starrocks_txn_sink.rows.bad_rows import BadRow, Judge
 from starrocks_txn_sink.rows.columns import PAYLOAD
@@ -282,6 +283,19 @@ def test_rows_of_a_source_transaction_become_rows_of_the_dead_letter_table() -> 
     assert [letter[name] for name in place] == [
         *("p", 5, "items", 0, "a value is too long", "job-e-all-7-1_3", 7, "2026-01-01 00:00:00"),
     ]
+
+
+def test_a_reason_that_the_server_does_not_say_has_what_the_sink_finds() -> None:
+    unsaid = DeadLetter(f"The server rejected 1 row of items: {UNSAID}.", "job-e-all-7-1_3")
+    task = replace(TASK, part=Part(set_aside={("p", 5): unsaid, ("p", 6): unsaid, ("p", 7): DeadLetter("said", "l")}))
+    letters = DeadLetters(task, no_judge, lambda: "2026-01-01 00:00:00", judge_bad)
+    rows = [("p", 5, "items", False, ',{"id":1}'), ("p", 5, "orders", True, ',{"id":"BAD"}')]
+    rows += [("p", 6, "items", True, ',{"id":2}'), ("p", 7, "items", True, ',{"id":"BAD"}')]
+    reasons = [
+        row["reason"] for piece in segments(letters, rows) if isinstance(piece, RegionRows) for row in content(piece)
+    ]
+    found = f"The server rejected 1 row of items: {UNSAID}; the sink finds that a row of orders is bad."
+    assert reasons == [found, found, unsaid.reason, "said"]
 
 
 def test_row_numbers_go_on_over_pieces_by_table() -> None:

@@ -1,16 +1,16 @@
-/* JSON rows judged by the columns of their tables, and rewritten where a value is to have another spelling (rows/values).
+/* Values judged by their columns, and rewritten where one is to have another spelling (rows/values).
 
    A value that is plainly kept is skipped or copied. One with a plain conversion is written in its new spelling. Everything
    else ends the call, and Python judges the row: what is refused, and what is rare. Both agree on every value. */
 
+#ifndef STARROCKS_TXN_SINK_VALUES_H
+#define STARROCKS_TXN_SINK_VALUES_H
+
 #include "json.h"
 
-#define MOST_COLUMNS 1024 /* of a table whose rows are judged here: as many bytes on the stack */
-#define MOST_FILLER 256   /* of a DEFAULT that is written here: ROOM_A_VALUE has more */
 #define MOST_PLAIN 17     /* significant digits of a number that is judged here: 10^17 is below 2^57 */
 #define MOST_KEYS 32      /* of a MAP whose keys are compared here, each with all others */
 #define MOST_FIELDS 64    /* of a STRUCT that is judged here: as many bits */
-#define COUNTED 12        /* digits of a filler that count, of which a UUID has as many behind its last dash */
 #define MOST_LETTERS (1 << 20) /* of a text that stands for bytes: the server takes no longer ones */
 #define MOST_POWER 22     /* 10^22 is the greatest power of 10 that a double has, and below 2^74 */
 
@@ -519,30 +519,32 @@ static Place fit_array(Place p, const Bounds *b, const ColumnRule *rule, Output 
     }
 }
 
-static const ColumnRule other_member = {.kind = COLUMN_ANY, .nullable = 1};
+/* What a member is that has no column of its own; the number of its column otherwise. */
+enum { MALFORMED = -3, ESCAPED, OTHER };
 
-/* The rule of the member whose name begins at `p`, and the place of its value; NULL for a name with an escape. */
-static inline const ColumnRule *rule_at(Place *p, const Bounds *b, const ColumnRule *rules, int64_t count, int64_t *next) {
-    if (*next < count) {
-        const ColumnRule *rule = &rules[*next];
+/* The column of the member whose name begins at `p`; `*p` becomes the place of its value, and `*size` the name's. Members come
+   mostly in the order of columns, so the search begins with column `next`. */
+static inline int64_t column_at(Place *p, const Bounds *b, const ColumnRule *rules, int64_t count, int64_t next, int64_t *size) {
+    if (next < count) {
+        const ColumnRule *rule = &rules[next];
         if (b->end - *p > rule->name_size && !memcmp(*p, rule->name, (size_t)rule->name_size)) {
-            *p += rule->name_size;
-            *p = skip_spaces(*p, b);
-            return rule;
+            *p = skip_spaces(*p + rule->name_size, b);
+            *size = rule->name_size - 3;
+            return *p < b->end ? next : MALFORMED;
         }
     }
     Place name, end, value;
     int escaped = 0;
     value = skip_name(*p, b, &name, &end, &escaped);
-    if (!value || escaped) return NULL;
+    if (!value || value >= b->end) return MALFORMED;
     *p = value;
-    for (int64_t n = 0; n < count; n++)
-        if (rules[n].name_size == end - name + 3 && !memcmp(rules[n].name + 1, name, (size_t)(end - name))) {
-            *next = n;
-            return &rules[n];
-        }
-    *next = count;
-    return &other_member;
+    *size = end - name;
+    if (escaped) return ESCAPED;
+    for (int64_t n = 0; n < count; n++) {
+        int64_t column = next + n < count ? next + n : next + n - count;
+        if (rules[column].name_size == *size + 3 && !memcmp(rules[column].name + 1, name, (size_t)*size)) return column;
+    }
+    return OTHER;
 }
 
 /* A key fits as it is, or Python judges, also where there are many or one has an escape. */
@@ -580,11 +582,12 @@ static Place fit_struct(Place p, const Bounds *b, const ColumnRule *rule, Output
     if (*p != '{' || count > MOST_FIELDS) return NULL;
     p = skip_spaces(p + 1, b);
     for (int64_t n = 0; n < count; n++) {
-        const ColumnRule *field = rule_at(&p, b, rule->inner, count, &next);
-        if (!field || field == &other_member || p >= b->end || seen >> next & 1) return NULL;
-        seen |= (uint64_t)1 << next++;
+        int64_t size, field = column_at(&p, b, rule->inner, count, next, &size);
+        if (field < 0 || seen >> field & 1) return NULL;
+        seen |= (uint64_t)1 << field;
+        next = field + 1;
         keep(start, p, b, output);
-        start = p = fit_value(p, b, field, output);
+        start = p = fit_value(p, b, &rule->inner[field], output);
         if (!p) return NULL;
         p = skip_spaces(p, b);
         if (at(p, b) != (n == count - 1 ? '}' : ',')) return NULL;
@@ -621,129 +624,4 @@ static inline Place fit_value(Place p, const Bounds *b, const ColumnRule *rule, 
     }
 }
 
-/* Rows. */
-
-#define OWN_OP "{\"__op\":1" /* begins a delete (rows/columns.py) */
-#define UNCHANGED "\"__starrocks_txn_sink_unchanged\"" /* names columns that a row leaves out for good (rows/columns.py) */
-
-/* Make the filler that of the next row. A text ends with a quote. */
-static void count_up(const ColumnRule *rule) {
-    char *digit = rule->filler + rule->filler_size - 1, last = rule->base == 16 ? 'f' : '9';
-    if (*digit == '"') digit--;
-    for (int n = 0; n < COUNTED; n++, digit--) {
-        int full = *digit == last;
-        *digit = full ? '0' : *digit == '9' ? 'a' : (char)(*digit + 1);
-        if (!full) return;
-    }
-}
-
-static inline int lacks(const ColumnRule *rule, uint8_t seen) { return !seen && rule->needed & 1; }
-
-/* Put what a row has not `seen` behind its brace, where `front` is in the output; 0 where Python says what is missing. */
-static int put_fillers(uint8_t *front, const Plan *table, const uint8_t *seen, int empty, Output *output) {
-    const ColumnRule *rules = table->members;
-    int64_t size = 0;
-    for (int64_t n = 0; n < table->count; n++) {
-        if (!lacks(&rules[n], seen[n])) continue;
-        if (!rules[n].filler || rules[n].filler_size > MOST_FILLER) return 0;
-        size += rules[n].filler_size + 1;
-    }
-    output->changed = 1;
-    if (!output->to) return 1;
-    memmove(front + size - empty, front, (size_t)(output->to - front));
-    output->to += size - empty;
-    for (int64_t n = 0; n < table->count; n++) {
-        if (!lacks(&rules[n], seen[n])) continue;
-        size -= rules[n].filler_size + 1;
-        memcpy(front, rules[n].filler, (size_t)rules[n].filler_size);
-        front += rules[n].filler_size;
-        if (rules[n].base) count_up(&rules[n]);
-        if (size || !empty) *front++ = ',';
-    }
-    return 1;
-}
-
-/* Whether a delete has its key. */
-static int has_key(const Plan *table, const uint8_t *seen) {
-    const ColumnRule *rules = table->members;
-    for (int64_t n = 0; n < table->count; n++)
-        if (!seen[n] && rules[n].needed & 2) return 0;
-    return 1;
-}
-
-/* Whether the row at `p` is one object whose values its table keeps; it is written behind `output->to`. 0 where Python judges. */
-static int fit_row(Place p, const Bounds *b, const Plan *table, Output *output) {
-    const ColumnRule *rules = table->members;
-    uint8_t seen[MOST_COLUMNS];
-    int64_t next = 0, needed = 0;
-    Place start = p;
-    uint8_t *front = output->to;
-    int empty = 1, unchanged = 0;
-    if (table->count > MOST_COLUMNS) return 0;
-    memset(seen, 0, (size_t)table->count);
-    if (at(p, b) != SEPARATOR) return 0;
-    p = skip_spaces(p + 1, b);
-    if (at(p, b) != '{') return 0;
-    int deletes = b->end - p >= (int64_t)sizeof OWN_OP && !memcmp(p, OWN_OP, sizeof OWN_OP - 1);
-    if (front) front += p + 1 - start;
-    p = skip_spaces(p + 1, b);
-    if (at(p, b) != '}') {
-        empty = 0;
-        for (;;) {
-            int64_t expected = next;
-            Place name = p;
-            const ColumnRule *rule = rule_at(&p, b, rules, table->count, &next);
-            if (!rule || p >= b->end) return 0;
-            if (rule != &other_member) {
-                if (seen[next]) return 0;
-                seen[next] = 1;
-                needed += rule->needed & 1;
-                next++;
-            } else {
-                next = expected;
-                unchanged |= b->end - name > (int64_t)sizeof UNCHANGED && !memcmp(name, UNCHANGED, sizeof UNCHANGED - 1);
-            }
-            keep(start, p, b, output);
-            start = p = fit_value(p, b, rule, output);
-            if (!p) return 0;
-            p = skip_spaces(p, b);
-            if (at(p, b) == '}') break;
-            if (at(p, b) != ',') return 0;
-            p = skip_spaces(p + 1, b);
-        }
-    }
-    p = keep(start, skip_spaces(p + 1, b), b, output);
-    if (p != b->end) return 0;
-    if (deletes) return has_key(table, seen);
-    if (needed == table->only_named) return 1;
-    return !unchanged && put_fillers(front, table, seen, empty, output);
-}
-
-/* Write the numbers of the rows that are not plainly kept to `found`, and return how many there are. `tables` has the number of
-   each row's table among `plans`, -1 for one whose rows are not judged. Texts lie between `bounds` as in txn_sink_read. */
-int64_t txn_sink_misfits(const void *bounds, int32_t wide, const uint8_t *data, const Plan *plans, const int32_t *tables,
-                         int64_t rows, int64_t *found) {
-    int64_t count = 0;
-    Place last = data + bound(bounds, wide, rows) - 16;
-    for (int64_t row = 0; row < rows; row++) {
-        Bounds b = {data + bound(bounds, wide, row + 1), last};
-        Output output = {NULL, 0};
-        if (tables[row] < 0) continue;
-        if (!fit_row(data + bound(bounds, wide, row), &b, &plans[tables[row]], &output) || output.changed) found[count++] = row;
-    }
-    return count;
-}
-
-static uint8_t *put_fitted(uint8_t *to, const uint8_t *most, Place p, const Bounds *b, const Plan *table, int *full) {
-    Output output = {to, 0};
-    /* Each byte of a document gets one more at most, and each other value ROOM_A_VALUE. */
-    *full = most - to < 2 * (b->end - p) + (table->count + 1) * ROOM_A_VALUE;
-    if (*full) return NULL;
-    return fit_row(p, b, table, &output) ? output.to : NULL;
-}
-
-/* Rewrite rows as their columns keep them (`rewrite`). */
-int64_t txn_sink_fit(const void *bounds, int32_t wide, const uint8_t *data, const Plan *plans, const int32_t *chosen,
-                     int64_t rows, uint8_t *to, int64_t room, int64_t *used, int32_t *ends, int64_t row) {
-    return rewrite(put_fitted, bounds, wide, data, plans, chosen, rows, to, room, used, ends, row);
-}
+#endif
