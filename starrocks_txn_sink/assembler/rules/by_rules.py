@@ -34,7 +34,7 @@ from starrocks_txn_sink.options.table_rules import (
     RulesOfTable,
 )
 from starrocks_txn_sink.rows import columns
-from starrocks_txn_sink.rows.json_members import members
+from starrocks_txn_sink.rows.json_members import rewritten
 from starrocks_txn_sink.rows.metadata import Numbers, heads_of, numbers_by_table, with_heads, without_time
 
 _UNCHANGED, _AS_COLUMN = f'"{columns.UNCHANGED}":', f'"{UNCHANGED_COLUMNS}":'
@@ -209,11 +209,7 @@ def _only(rows: pa.Array, names: Sequence[str]) -> pa.Array:
     """JSON rows with these members alone."""
 
     def judge(number: int) -> bytes:
-        row = members(rows[number].as_py())
-        members_left = ",".join(
-            f"{json.dumps(name, ensure_ascii=False)}:{text}" for name, (_, text) in row.items() if name in names
-        )
-        return f"{{{members_left}}}".encode()
+        return rewritten(rows[number].as_py(), lambda name, _, *raw: "".join(raw) if name in names else "").encode()
 
     plan = [(name.encode(), RuleKind.KEEP, 0, b"", b"") for name in names]
     output = apply_rules(rows, [plan], np.zeros(len(rows), dtype=np.int32), judge, only_named=True)

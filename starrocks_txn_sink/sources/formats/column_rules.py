@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Final
 
 import numpy as np
@@ -35,7 +36,7 @@ from starrocks_txn_sink.options.table_rules import (
     RulesOfTable,
 )
 from starrocks_txn_sink.rows.columns import DELETES, EVENT_TIME, UNCHANGED
-from starrocks_txn_sink.rows.json_members import Number, spans_of
+from starrocks_txn_sink.rows.json_members import Number, rewritten
 from starrocks_txn_sink.rows.metadata import Numbers, heads_of, numbers_by_table, time_texts, with_heads
 from starrocks_txn_sink.rows.target import MOST_BYTES
 from starrocks_txn_sink.sources.formats.connect_types import SourceColumn
@@ -49,6 +50,10 @@ _KINDS: Final = {
 }
 _EARLY: Final = (COMMIT_TIME, SOURCE_TABLE)  # the assembler does not hand on what these two come from
 _YEARS: Final = (-62_135_596_800, 253_402_300_800)  # the years 1 and 10000, in seconds since the Unix epoch
+_CHARACTER: Final = re.compile(
+    r"\\u[dD][89abAB][\da-fA-F]{2}\\u[dD][c-fC-F][\da-fA-F]{2}|\\u[\da-fA-F]{4}|\\.|[^\\]", re.DOTALL
+)
+"""One character of a JSON string, as it is written."""
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
@@ -202,29 +207,38 @@ class NameTaken(Exception):
 
 def ruled_row(text: str, rules: RulesOfTable) -> str:
     """One row (JSON) by the rules. Raises ValueError or IndexError for another text, and NameTaken."""
-    pieces = list[str]()
-    for name, value, start, end in spans_of(text):
+
+    def ruled(name: str, value: Any, front: str, raw: str) -> str | None:
         if name in rules.taken:
             raise NameTaken(name)
         target = rules.target_of(name)
         if target is None:
-            continue
-        raw = text[start:end]
+            return ""
         if name == UNCHANGED:
             new_members = [new for old in value if (new := rules.target_of(old)) is not None]
-            if not any(new_members):
-                continue  # the row has all its values, and needs no key
-            raw = raw if new_members == value else _dumps(new_members)
+            if new_members == value:
+                return f"{front}{raw}"
+            # Without a name the row has all its values, and needs no key.
+            return f"{front}{_dumps(new_members)}" if any(new_members) else ""
+        if name not in rules.named:
+            return None
         mask = rules.masks.get(name)
-        pieces.append(f"{_dumps(target)}:{raw if mask is None or value is None else _mask(mask, value, raw)}")
-    return f"{{{','.join(pieces)}}}"
+        front = f"{_dumps(target)}:" if name in rules.rename else front
+        return f"{front}{raw if mask is None or value is None else _mask(mask, value, raw)}"
+
+    return rewritten(text, ruled)
 
 
 def _mask(mask: Mask, value: Any, raw: str) -> str:
-    content = value if isinstance(value, str) and not isinstance(value, Number) else raw
+    text = isinstance(value, str) and not isinstance(value, Number)
     if mask.kind is MaskKind.SHA256:
+        content = value if text else raw
         return f'"{hashlib.sha256((mask.text + content).encode("utf-8", "surrogatepass")).hexdigest()}"'
-    return _dumps(content[: mask.count]) if mask.kind is MaskKind.TRUNCATE else _constant(mask)
+    if mask.kind is not MaskKind.TRUNCATE:
+        return _constant(mask)
+    if not text:
+        return _dumps(raw[: mask.count])
+    return f'"{"".join(islice((match[0] for match in _CHARACTER.finditer(raw[1:-1])), mask.count))}"'
 
 
 def _constant(mask: Mask) -> str:

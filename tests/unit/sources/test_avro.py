@@ -21,6 +21,7 @@ from starrocks_txn_sink.compiled.library import is_available
 from starrocks_txn_sink.compiled.rewrites import write_avro
 from starrocks_txn_sink.sources.formats import avro
 from starrocks_txn_sink.sources.formats.avro_schemas import Schema, read_schema
+from tests.support.both_ways import both_ways
 from tests.support.depth import scaled
 
 HEAD = b"\0" + struct.pack(">i", 17)
@@ -117,11 +118,14 @@ def message(schema: Any, value: Any) -> bytes:
 
 def written(messages: list[bytes], schema: Schema) -> list[str | None]:
     """The JSON of messages; None for one that does not fit."""
-    texts, fits = avro.write_json(pa.array(messages, pa.binary()), [schema], np.zeros(len(messages), np.int32))
-    return [text if fit else None for text, fit in zip(texts.to_pylist(), fits.tolist(), strict=True)]
+
+    def texts() -> list[str | None]:
+        texts, fits = avro.write_json(pa.array(messages, pa.binary()), [schema], np.zeros(len(messages), np.int32))
+        return [text if fit else None for text, fit in zip(texts.to_pylist(), fits.tolist(), strict=True)]
+
+    return both_ways(texts)
 
 
-@pytest.mark.usefixtures("loop")
 @pytest.mark.parametrize("seed", range(scaled(200)))
 def test_what_fastavro_writes_is_read(seed: int) -> None:
     feed = Feed(seed)
@@ -151,7 +155,6 @@ def test_the_loop_and_python_judge_alike(seed: int) -> None:
         assert result[0][0].as_py() == ("asked" if by_python is None else by_python.decode())
 
 
-@pytest.mark.usefixtures("loop")
 def test_a_deep_value_is_python_s() -> None:
     """Deeper than the loop goes: it asks Python, which reads up to 300 levels."""
     tree = {"type": "record", "name": "Tree", "fields": [{"name": "inner", "type": ["null", "Tree"]}]}
@@ -161,7 +164,6 @@ def test_a_deep_value_is_python_s() -> None:
         assert (text is not None) is fits, depth
 
 
-@pytest.mark.usefixtures("loop")
 def test_many_rows_need_more_room_than_expected() -> None:
     schema = read_schema('"bytes"', wrapped=False)
     contents = [bytes([number % 256]) * number for number in range(3000)]

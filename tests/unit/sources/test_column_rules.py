@@ -163,7 +163,7 @@ def test_the_loop_and_python_agree(
         for row in rows
     ]
     rows_found = apply_rules(RuleSet([RULES]), events(*texts))["row"].to_pylist()
-    assert [json.loads(text) for text in rows_found] == [json.loads(ruled_row(text, of_table)) for text in texts]
+    assert rows_found == [ruled_row(text, of_table) for text in texts]
     for text, row in zip(rows_found, texts, strict=True):
         check_values(json.loads(text), json.loads(row))
 

@@ -21,6 +21,7 @@ from google.protobuf.message import DecodeError
 from starrocks_txn_sink.sources.formats import protobuf
 from starrocks_txn_sink.sources.formats.protobuf_files import compile_file
 from starrocks_txn_sink.sources.formats.protobuf_schemas import Schema, read_schema
+from tests.support.both_ways import both_ways
 from tests.support.depth import scaled
 
 pytestmark = pytest.mark.usefixtures("loop")
@@ -171,8 +172,12 @@ def _narrow(value: float) -> float:
 
 def written(messages: list[bytes], schema: Schema) -> list[str | None]:
     """The JSON of messages; None for one that does not fit."""
-    texts, fits = protobuf.write_json(pa.array(messages, pa.binary()), [schema], np.zeros(len(messages), np.int32))
-    return [text if fit else None for text, fit in zip(texts.to_pylist(), fits.tolist(), strict=True)]
+
+    def texts() -> list[str | None]:
+        texts, fits = protobuf.write_json(pa.array(messages, pa.binary()), [schema], np.zeros(len(messages), np.int32))
+        return [text if fit else None for text, fit in zip(texts.to_pylist(), fits.tolist(), strict=True)]
+
+    return both_ways(texts)
 
 
 def schema_of(text: str, *, wrapped: bool = False) -> tuple[Schema, Any]:
