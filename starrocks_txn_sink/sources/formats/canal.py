@@ -53,7 +53,7 @@ from starrocks_txn_sink.sources.formats.tables import TableMapping
 
 _MEMBERS: Final = pa.schema(
     [
-        *((name, pa.string()) for name in ("database", "table", "type", "isDdl", "gtid", "mysqlType")),
+        *((name, pa.string()) for name in ("database", "table", "type", "isDdl", "gtid", "mysqlType", "_tidb")),
         *((name, LIST_TEXT) for name in ("data", "old", "pkNames")),
         ("es", pa.int64()),
     ]
@@ -61,6 +61,7 @@ _MEMBERS: Final = pa.schema(
 _OPS: Final[Mapping[str, str]] = {"INSERT": INSERT, "UPDATE": UPDATE, "DELETE": DELETE}
 _TRUNCATE: Final = "TRUNCATE"
 _WATERMARK: Final = "TIDB_WATERMARK"  # of TiCDC in Canal's format, with enable-tidb-extension: a time, and no row
+_KEY_ALONE: Final = r'"(onlyHandleKey"\s*:\s*true|claimCheckLocation"\s*:\s*"[^"])'  # in `_tidb`: the row was too long
 _NO_KEY: Final = "[]"
 _CONNECTOR: Final = "canal"  # flat messages name none
 
@@ -69,6 +70,11 @@ _MALFORMED: Final = (
     "unknown type, or no data)",
     "Set canal.mq.flatMessage=true at Canal, and at MySQL binlog_format=ROW, because a statement has no rows, and "
     "binlog_row_image=FULL. " + MALFORMED_HINT,
+)
+_CUT: Final = (
+    "A message of TiCDC's has only the key of its row, because the whole row is longer than max-message-bytes",
+    "Raise max-message-bytes of the changefeed, and max.message.bytes of the topic, in place of "
+    "large-message-handle-option. " + MALFORMED_HINT,
 )
 _EMPTIED: Final = (
     "The source has emptied a table with TRUNCATE, which no load can do in StarRocks,",
@@ -105,14 +111,17 @@ class CanalMessages:
         ddl = mask_of(pc.equal(_column(read, "isDdl"), "true"))
         truncates = self._truncates(read, batch_read, ddl & mask_of(pc.equal(_column(read, "type"), _TRUNCATE)))
         passed = ddl | mask_of(pc.equal(_column(read, "type"), _WATERMARK))
-        changes = _are_changes(read) & ~ddl
+        cut = _are_cut(read)
+        changes = _are_changes(read) & ~ddl & ~cut
         rows, sound = _rows_of(read.filter(pa.array(changes)))
         good = changes.copy()
         good[changes] = sound
         malformed = ~valid
         malformed[valid] = ~(good | passed)
         if malformed.any() and self.on_malformed == "fail":
-            refuse(batch, malformed, *_MALFORMED)
+            is_cut = np.zeros(len(valid), bool)
+            is_cut[valid] = cut
+            refuse(batch, malformed, *(_CUT if is_cut[malformed.argmax()] else _MALFORMED))
         chosen = pa.array(good)
         read, batch = read.filter(chosen), batch_read.filter(chosen)
         gtid = _column(read, "gtid")
@@ -154,6 +163,12 @@ def _column(read: pa.Table, name: str) -> pa.Array:
 
 def _op(read: pa.Table) -> pa.Array:
     return pa.array(_OPS.values()).take(pc.index_in(_column(read, "type"), value_set=pa.array(_OPS)))
+
+
+def _are_cut(read: pa.Table) -> Bools:
+    """A mask of TiCDC's inserts and updates without the whole row; a delete needs the key alone."""
+    short = mask_of(pc.match_substring_regex(_column(read, "_tidb"), _KEY_ALONE))
+    return short & ~mask_of(pc.equal(_column(read, "type"), "DELETE"))
 
 
 def _are_changes(read: pa.Table) -> Bools:

@@ -2,7 +2,9 @@
 
 Canal's types are written as the fields of a Connect schema whose StarRocks types hold the texts that Canal writes: an
 ENUM is the number of its value, a SET and a BIT their bits as a number, and bytes are a text in ISO-8859-1
-(`LogEventConvert` and `RowsLogBuffer` of https://github.com/alibaba/canal). Maxwell's messages have no types.
+(`LogEventConvert` and `RowsLogBuffer` of https://github.com/alibaba/canal). TiCDC leaves lengths out (`decimal` for
+`decimal(10,4)`) unless it is told `content-compatible`; MySQL's own types of these names always have one. Maxwell's
+messages have no types.
 """
 
 from __future__ import annotations
@@ -38,8 +40,9 @@ _OTHERS: Final[Mapping[str, tuple[str, str]]] = {
     "time": ("int64", "io.debezium.time.MicroTime"),
 }
 _DECIMAL, _BITS = "org.apache.kafka.connect.data.Decimal", "io.debezium.data.Bits"
+_ANY_DECIMAL: Final = "io.debezium.data.VariableScaleDecimal"
 _SOURCE: Final = "__debezium.source.column."
-_SET_BITS: Final = 64
+_MOST_BITS: Final = 64  # of a SET, and of a BIT
 
 
 def described_table(key: bytes | None, value: bytes) -> SourceTable | None:
@@ -106,17 +109,16 @@ def _field(mysql_type: str) -> dict[str, Any]:
     if name in _OTHERS:
         return _parameters(*_OTHERS[name])
     if name in ("decimal", "numeric", "dec", "fixed"):
-        return _parameters(
-            "bytes", _DECIMAL, scale=scale or 0, **{"connect.decimal.precision": length or _MYSQL_DIGITS}
-        )
+        if length is None:
+            return _parameters("struct", _ANY_DECIMAL)
+        return _parameters("bytes", _DECIMAL, scale=scale or 0, **{"connect.decimal.precision": length})
     if name in ("bit", "set"):
-        return _parameters("bytes", _BITS, length=_SET_BITS if name == "set" else length or 1)
+        return _parameters("bytes", _BITS, length=length if name == "bit" and length else _MOST_BITS)
     if name in ("char", "varchar"):
-        return _parameters("string", "", **{f"{_SOURCE}type": name, f"{_SOURCE}length": length or 1})
+        return _parameters("string", "", **{f"{_SOURCE}type": name, f"{_SOURCE}length": length or 0})
     return _parameters("string", "", **{f"{_SOURCE}type": "TEXT"})
 
 
-_MYSQL_DIGITS: Final = 10  # of a DECIMAL without a precision
 _FLOAT_BITS: Final = 24  # beyond, MySQL's FLOAT(bits) is a DOUBLE
 
 

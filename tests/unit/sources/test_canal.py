@@ -141,6 +141,41 @@ def test_other_messages_are_malformed(value: Any) -> None:
     assert (dropped.events["position"].to_pylist(), dropped.malformed) == ([7, 7, 9], 1)
 
 
+def test_ticdcs_changes_are_read_like_canals() -> None:
+    """Its `old` has all columns, and with delete-only-output-handle-key-columns a delete has its key alone."""
+    of: Message = {"_tidb": {"commitTs": 429918007904436226}, "gtid": None}
+    update = flat("UPDATE", [{"id": "1", "note": "b"}], [{"id": "1", "note": "a"}], **of)
+    moved = flat("UPDATE", [{"id": "2", "note": "b"}], [{"id": "1", "note": "b"}], **of)
+    messages = batch(flat("INSERT", ONE, **of), update, moved, flat("DELETE", [{"id": "2"}], **of))
+    assert [(op, row["id"]) for *_, op, row in rows(messages)] == [
+        ("c", "1"),
+        ("u", "1"),
+        ("d", "1"),
+        ("u", "2"),
+        ("d", "2"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        flat("INSERT", [{"id": "1"}], _tidb={"commitTs": 1, "onlyHandleKey": True}),
+        flat("UPDATE", [{"id": "1"}], [{"id": "1"}], _tidb={"commitTs": 1, "claimCheckLocation": "s3://a/b.json"}),
+        {"_tidb": {"claimCheckLocation": "s3://a/b.json"}},
+    ],
+    ids=["key alone", "key and place", "place alone"],
+)
+def test_a_row_that_ticdc_has_cut_stops_the_query(cut: Message) -> None:
+    """Its other columns would get the table's defaults."""
+    messages = batch(flat("INSERT", ONE), cut)
+    with pytest.raises(InputError, match=r"TiCDC's has only the key of its row.* position=8\.") as refused:
+        parsed(messages)
+    assert "max-message-bytes" in refused.value.advice
+    assert parsed(messages, on_malformed="drop").malformed == 1
+    deleted = flat("DELETE", [{"id": "1"}], _tidb={"commitTs": 1, "onlyHandleKey": True})
+    assert [op for *_, op, _ in rows(batch(deleted))] == ["d"]
+
+
 @pytest.mark.parametrize(
     "odd",
     [

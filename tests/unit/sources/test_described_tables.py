@@ -26,7 +26,8 @@ TYPES = {
     "bigint unsigned": "LARGEINT",
     "year(4)": "SMALLINT",
     "decimal(10,2)": "DECIMAL(10,2)",
-    "decimal": "DECIMAL(10,0)",
+    "decimal": "STRING",
+    "decimal(10)": "DECIMAL(10,0)",
     "decimal(65,30)": "STRING",
     "float": "FLOAT",
     "float(24)": "FLOAT",
@@ -39,10 +40,12 @@ TYPES = {
     "time(3)": "STRING",
     "bit(1)": "BIGINT",
     "bit(64)": "LARGEINT",
+    "bit": "LARGEINT",
     "enum('a (b','c')": "INT",
     "set('a','b')": "LARGEINT",
     "char(3)": "VARCHAR(12)",
     "varchar(32)": "VARCHAR(128)",
+    "varchar": "STRING",
     "text": "STRING",
     "json": "STRING",
     "varbinary(9)": "STRING",
@@ -63,6 +66,14 @@ def test_canals_types_become_those_that_hold_its_texts() -> None:
     columns = columns_of(table.schema)
     assert {names[column.name]: column.type for column in columns} == TYPES
     assert not any(column.refusal for column in columns)
+
+
+def test_types_that_ticdc_writes_without_their_length_say_nothing_certain() -> None:
+    """No column that is there is too narrow or too wide for them, and a new text column has all room."""
+    names = {kind: kind for kind in ("decimal", "varchar", "char")}
+    columns = columns_of(described(canal_feed.flat("INSERT", [{"char": "1"}], mysqlType=names, pkNames=[])).schema)
+    assert all(column.vague for column in columns)
+    assert [column.new_type for column in columns] == ["STRING", "VARCHAR(1048576)", "VARCHAR(1048576)"]
 
 
 def test_a_table_without_a_key_and_a_delete() -> None:
