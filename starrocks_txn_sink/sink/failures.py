@@ -63,12 +63,13 @@ _SPARK_ADVICE: Final = (
     "The cause is outside the sink: read it in the query's exception or the executors' logs, and correct it there."
 )
 _NO_BROKER: Final = "No Kafka broker answers: check kafka.bootstrap.servers, and that a broker listens there."
+_NO_MODULE: Final = "ModuleNotFoundError: No module named"
 _KNOWN: Final = {
     "UnknownTopicOrPartition": "Kafka has no topic of that name: correct its name, or create the topic.",
     "Failed to create new KafkaAdminClient": _NO_BROKER,
     "No resolvable bootstrap urls": _NO_BROKER,
     "Timed out waiting for a node assignment": _NO_BROKER,
-    "ModuleNotFoundError: No module named": (
+    _NO_MODULE: (
         "The Python of Spark's tasks lacks that package: set PYSPARK_PYTHON to a Python with the sink, on the driver"
         " and on each executor."
     ),
@@ -100,7 +101,9 @@ class Failure:
         if not isinstance(error, StarRocksSinkError):
             text = text_of(error)
             advice = next((advice for part, advice in _KNOWN.items() if part in text), _SPARK_ADVICE)
-            return cls(SPARK, cause_line(text), advice, FailureKind.UNKNOWN, place)
+            # The Python of Spark's tasks is that of the process: a restart of the query meets the same one.
+            kind = FailureKind.TERMINAL if _NO_MODULE in text else FailureKind.UNKNOWN
+            return cls(SPARK, cause_line(text), advice, kind, place)
         kind = FailureKind.TERMINAL if isinstance(error, errors.Terminal) else FailureKind.UNKNOWN
         if error.retryable or (settles_doubts and isinstance(error, errors.OutcomeUnknown)):
             kind = FailureKind.TRANSIENT

@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from heapq import nsmallest
 from typing import Any, Final
 
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock, microseconds
@@ -142,6 +143,11 @@ class Session:
         new_skips = {name: skip.position for name, skip in skips.items() if name not in self.skips and not skip.met}
         self.skips.update(skips)
         return new_skips
+
+
+def few_positions(positions: Mapping[str, int]) -> str:
+    """The first five source partitions and their positions, as a text: logs take no mapping, which may hold rows."""
+    return ", ".join(f"{name}: {position}" for name, position in nsmallest(5, positions.items()))
 
 
 @dataclass(frozen=True, slots=True)

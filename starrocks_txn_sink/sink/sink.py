@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from heapq import nsmallest
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
@@ -390,7 +389,7 @@ class StarRocksSink:
             session.learn_skips(reports) if origin.streaming else {}
         )  # frames of `write` may come in any order
         if skips_begun:
-            few = dict(nsmallest(5, skips_begun.items()))
+            few = sessions.few_positions(skips_begun)
             _log.warning("replay.skipping", job=origin.job, source_partitions=len(skips_begun), upto=few)
         for report in reports:
             self._listener(Event("lane.reported", {"report": report}))

@@ -115,6 +115,12 @@ def test_what_spark_and_kafka_say_at_a_first_start_has_a_remedy(text: str, advic
     assert advice in Failure.of(RuntimeError(text)).advice
 
 
+def test_a_package_that_spark_lacks_needs_a_person() -> None:
+    """No restart of the query gives Spark's tasks another Python."""
+    error = RuntimeError("PythonException: \nModuleNotFoundError: No module named 'starrocks_txn_sink'\n SQLSTATE: 3")
+    assert Failure.of(error).kind is FailureKind.TERMINAL
+
+
 def test_a_stop_is_no_failure() -> None:
     assert is_interruption("java.lang.InterruptedException\n at")
     assert is_interruption("Job 3 cancelled as part of cancellation of all jobs")

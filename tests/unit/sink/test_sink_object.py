@@ -13,6 +13,7 @@ from pyspark import cloudpickle
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute, TransactionAssembly
 from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import Fenced, LoadFailed, NotSent, OptionError, StarRocksSinkError
+from starrocks_txn_sink.rows.segments import Skip
 from starrocks_txn_sink.sink import batch_events, failures, rows_writer, session as sessions, sink as sink_module
 from starrocks_txn_sink.sink.batch_events import BatchOrigin, BatchTries
 from starrocks_txn_sink.sink.lanes import Collect, LanePlan, Written
@@ -21,7 +22,7 @@ from starrocks_txn_sink.sink.session import Session, job_of_frame
 from starrocks_txn_sink.sink.sink import JobRun
 from starrocks_txn_sink.sink.typed.terms import TableTerms
 from starrocks_txn_sink.telemetry import Event, ignore_event
-from starrocks_txn_sink.writer.messages import LaneReport
+from starrocks_txn_sink.writer.messages import LaneReport, LaneWork
 from starrocks_txn_sink.writer.task import LaneTask
 from tests.support.log_records import records_of
 from tests.support.manual_clock import ManualClock
@@ -215,3 +216,15 @@ def test_what_a_failed_micro_batch_has_written_is_counted_and_renews_its_time(mo
     assert names == ["lane.reported", "receipt.collected"] * 3 + ["batch.failed"]
     labels = [event.fields["receipt"].label for event in events if event.name == "receipt.collected"]
     assert labels == ["l1", "l2", "l3"]
+
+
+def test_rows_that_are_left_out_are_told_once_with_the_positions_that_the_ledger_has(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    sink, session = StarRocksSink(OPTIONS), Session("key", "job", "epoch", "checkpoint")
+    origin, tries = BatchOrigin(7, "job", "checkpoint", "key", True), BatchTries(ignore_event, 600.0)
+    work = LaneWork(skips={f"p-{number}": Skip(number + 40, met=False) for number in range(7)})
+    for _ in range(2):
+        sink._collect(origin, session, tries, [], [LaneReport("job", 0, 7, work)])
+    (record,) = records_of(caplog, "replay.skipping")
+    assert "source_partitions=7 upto='p-0: 40, p-1: 41, p-2: 42, p-3: 43, p-4: 44'" in record.getMessage()
