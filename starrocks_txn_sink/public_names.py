@@ -35,12 +35,14 @@ def loaded_on_use(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str
 
 
 def suggests_arguments(kind: C) -> C:
-    """Decorate a function or a class: an unknown keyword raises OptionError with the most similar one."""
+    """Decorate a function or a class: an unknown keyword, and one that lacks, raise OptionError with its name."""
     function: Any = kind.__init__ if isinstance(kind, type) else kind  # type: ignore[misc]
-    parameter_names = [
-        name
-        for name, parameter in inspect.signature(kind).parameters.items()
-        if parameter.kind is not parameter.POSITIONAL_ONLY
+    parameters = inspect.signature(kind).parameters.values()
+    parameter_names = [parameter.name for parameter in parameters if parameter.kind is not parameter.POSITIONAL_ONLY]
+    required = [
+        parameter.name
+        for parameter in parameters
+        if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty
     ]
 
     @functools.wraps(function)
@@ -48,6 +50,9 @@ def suggests_arguments(kind: C) -> C:
         for name in kwargs.keys() - parameter_names:
             hint = did_you_mean(name, parameter_names, f"help({kind.__name__}) lists its arguments.")
             raise OptionError(f"{kind.__name__} has no argument {name!r}.", hint=hint)
+        if lacking := [name for name in required if name not in kwargs]:
+            names = ", ".join(lacking)
+            raise OptionError(f"{kind.__name__} needs {names}.", hint=f"help({kind.__name__}) says what it is for.")
         return function(*args, **kwargs)
 
     if isinstance(kind, type):

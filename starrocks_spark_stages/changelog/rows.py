@@ -229,7 +229,12 @@ def refuse_bad_changes(
 def require_row_kind(frame: DataFrame, row_kind: str) -> None:
     """OptionError or InputError for a frame without a string column of row kinds."""
     check_names({"row_kind": row_kind}, {})
-    require_columns(row_kind, "row_kind", frame)
+    if row_kind not in frame.columns:
+        raise InputError(
+            f"row_kind names the column {row_kind!r}, which the DataFrame does not have, so it is no changelog.",
+            hint=f"It has {', '.join(frame.columns)}. from_changelog makes row kinds of operation codes. Aggregates of "
+            "Spark give rows, not changes: write them with the sink as they are, in output mode update.",
+        )
     if not isinstance(frame.schema[row_kind].dataType, T.StringType):
         raise InputError(
             f"The column {row_kind} is {frame.schema[row_kind].dataType.simpleString()}, not string.",

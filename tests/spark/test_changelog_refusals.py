@@ -115,6 +115,12 @@ ROWS = "row_kind string, id int, name string, lsn long, op string, m map<int,str
         ),
         (wrongly(to_changelog, op="code", partition_by=7), OptionError, "partition_by is 7"),
         (wrongly(to_changelog, op="code", after=7), OptionError, "after is 7"),
+        (
+            lambda frame: upsert_materializer(frame.groupBy("id").agg(F.max("name").alias("name")), sink_key="id"),
+            InputError,
+            "'row_kind', which the DataFrame does not have, so it is no changelog.*id, name.*in output mode update",
+        ),
+        (wrongly(upsert_materializer, mode="force"), OptionError, "upsert_materializer needs sink_key"),
         (wrongly(upsert_materializer, sink_key="id", mode=None), OptionError, "mode is None"),
         (wrongly(upsert_materializer, sink_key="id", uid=1), OptionError, "uid is 1"),
         (lambda frame: wrongly(upsert_materializer, sink_key=F.col("id"))(frame), OptionError, "sink_key is Column"),

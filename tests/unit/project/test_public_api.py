@@ -205,6 +205,11 @@ def test_an_argument_that_is_like_no_other_is_answered_with_the_way_to_the_list(
         starrocks_txn_sink.SinkOptions(format="csv")  # type: ignore[call-arg]
 
 
+def test_arguments_that_lack_are_named() -> None:
+    with pytest.raises(OptionError, match=r"^SinkOptions needs load_url, database\. help\(SinkOptions\)"):
+        starrocks_txn_sink.SinkOptions(job="shop")
+
+
 @pytest.mark.parametrize("name", CALLED_BY_USERS)
 def test_each_public_call_suggests_the_right_argument(name: str) -> None:
     *_, last = inspect.signature(DOCUMENTED[name]).parameters
