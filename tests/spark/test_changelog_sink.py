@@ -148,3 +148,27 @@ def test_without_the_last_change_per_key_an_arbitrary_order_decides(spark: Spark
     assert {name for (name,) in query(server, "SELECT name FROM shop.customers")} == {"old", "new"}
     sink.write(to_starrocks_ops(changes, sink_key="id", sequence="lsn"), batch_id=2)
     assert {name for (name,) in query(server, "SELECT name FROM shop.customers")} == {"new"}
+
+
+@pytest.mark.emulator(
+    "CREATE TABLE shop.report (name VARCHAR(64) NOT NULL, level DOUBLE) PRIMARY KEY(name) DISTRIBUTED BY HASH(name)"
+)
+def test_an_aggregate_in_output_mode_update_is_written_as_it_is(
+    spark: SparkSession, server: Emulator, tmp_path: Path
+) -> None:
+    """Also with a key that is made of the grouping columns: no changelog, no materializer."""
+    feed = Feed(spark, tmp_path, "id long, name string, level long")
+    groups = feed.frame.groupBy("id", "name").agg(F.avg("level").alias("level"))
+    rows = groups.select(F.concat(F.lit("id:"), "id", F.lit(",name:"), "name").alias("name"), "level")
+    sink = StarRocksSink(
+        SinkOptions(**place_of(server), job="report"), routes=[TableRoute("report", ["name", "level"])]
+    )
+    writer = rows.writeStream.outputMode("update").foreachBatch(sink)
+    running = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    try:
+        for level, average in ((2, 2.0), (4, 3.0)):
+            feed.add({"id": 1, "name": "Ann", "level": level})
+            running.processAllAvailable()
+            assert query(server, "SELECT name, level FROM shop.report") == [("id:1,name:Ann", average)]
+    finally:
+        running.stop()
