@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starrocks_txn_ops import command_line
 from starrocks_txn_ops.sync.settings import LEFT_OUT, Sync, read_sync
+from starrocks_txn_ops.sync.talk import Talk, count_of, noise_file, quiet_children
 from starrocks_txn_ops.sync.transactions import judge_transactions, needs_transactions
 from starrocks_txn_sink.clock import parse_duration
 from starrocks_txn_sink.errors import InputError, PartitionClosed
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 _KAFKA: Final = "kafka."
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"  # set by spark-submit, whose JVM has its archives already
 _MASTER: Final = re.compile(r"^[ \t]*spark\.master(?:[ \t]*[=:][ \t]*|[ \t]+)(\S+)", re.MULTILINE)
+_PROGRESS_BAR: Final = "spark.ui.showConsoleProgress"
 _ARCHIVES: Final = ("spark.jars", "spark.jars.packages")
 _NEEDS: Final = ("backend.threads", "table.partitions")
 """Findings that a job meets only once it has many tables, or old rows."""
@@ -82,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
         plan.apply(lambda statement: command_line.print_lines([f"{statement};"]), args.deadline)
         for line in lacks(sync.options, tuple(plan.written)):
             sys.stderr.write(f"{line}\n")
-    return start(sync)
+    return start(sync, () if plan is None else tuple(plan.written))
 
 
 def newest(sync: Sync, seconds: float) -> Iterator[KeyedMessage]:
@@ -127,7 +129,10 @@ def session_settings(sync: Sync, *, local: bool) -> dict[str, bool | float | int
 
     from starrocks_txn_sink.spark_version import recommended_conf
 
-    recommended, own = recommended_conf(preload=local), dict(sync.spark)  # an empty text is a list without defaults
+    recommended, own = (
+        {**recommended_conf(preload=local), _PROGRESS_BAR: "false"},
+        dict(sync.spark),
+    )  # an empty text is a list without defaults
     for name, mark in _LISTS.items():
         if own.get(name):
             own[name] = f"{recommended[name]}{mark}{own[name]}"
@@ -149,21 +154,45 @@ def master_of(sync: Sync) -> str:
     return "local"
 
 
-def start(sync: Sync) -> int:
-    """Run the query until it ends or is stopped; returns the exit code of `run_forever`."""
+def start(sync: Sync, tables: Sequence[str]) -> int:
+    """Run the query until it ends or is stopped, and say how it does; returns the exit code of `run_forever`."""
+    from starrocks_txn_sink.metrics.spark_progress import ProgressWatch
     from starrocks_txn_sink.sink.sink import StarRocksSink
     from starrocks_txn_sink.sink.supervisor import run_forever
 
-    messages = session(sync).readStream.format("kafka").options(**sync.kafka).load()
-    sink = StarRocksSink(sync.options, assemble=sync.assembly)
+    talk = Talk()
+    spark = started(sync, talk)
+    sink = StarRocksSink(sync.options, assemble=sync.assembly, listener=talk)
     sink.layout_of = sync.layout_of
+    messages = spark.readStream.format("kafka").options(**sync.kafka).load()
     query = messages.writeStream.foreachBatch(sink).option("checkpointLocation", sync.checkpoint)
     if sync.trigger is not None:
         seconds = parse_duration(sync.trigger) or 0.0
         query = query.trigger(processingTime=f"{round(seconds * 1000)} milliseconds")
     if sync.until_end:
         query = query.trigger(availableNow=True)
-    return run_forever(query.start)
+    with closing(ProgressWatch(spark, talk)), talk.running(", ".join(("running", *running_parts(sync, tables)))):
+        return run_forever(query.start)
+
+
+def started(sync: Sync, talk: Talk) -> SparkSession:
+    """Spark's session. On a terminal it starts quietly, if it starts here."""
+    if not talk.on_terminal or _SUBMITTED in os.environ:
+        return session(sync)
+    file = noise_file(sync.options.job or sync.options.database)
+    talk.say(f"starting Spark; what Spark, Ivy and Kafka's client say is in {file}")
+    with quiet_children(file):
+        return session(sync)
+
+
+def running_parts(sync: Sync, tables: Sequence[str]) -> Iterator[str]:
+    """What a user wants to know of a query that starts: its tables, and the address of its page."""
+    if tables:
+        yield count_of(len(tables), "table")
+    yield f"into database {sync.options.database}"
+    if sync.options.metrics_port:
+        yield f"page at http://{sync.options.metrics_host}:{sync.options.metrics_port}/"
+    yield "until all messages of the start are written" if sync.until_end else "Ctrl-C ends it"
 
 
 def text_lines(sync: Sync, plan: TablePlan | None) -> Iterator[str]:

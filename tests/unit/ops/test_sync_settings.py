@@ -327,7 +327,7 @@ def test_a_dry_run_fails_where_a_job_would_fail(
 def test_a_table_that_is_there_is_changed_as_schema_changes_says(
     file: tuple[Path, Producer], server: Emulator, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command, "start", lambda _: 0)
+    monkeypatch.setattr(command, "start", lambda *_: 0)
     query(server, "CREATE TABLE shop.ods_wide (id BIGINT NOT NULL) PRIMARY KEY (id) DISTRIBUTED BY HASH (id)")
     block = {"id": "5:1", "total_order": 1, "data_collection_order": 1}
     columns = {"id": field("int64"), "note": field("string")}
@@ -351,7 +351,8 @@ def test_tables_are_created_before_the_query_starts(
 ) -> None:
     started = list[Any]()
 
-    def start(_: Sync) -> int:
+    def start(_: Sync, tables: tuple[str, ...]) -> int:
+        assert list(tables) == ["ods_orders"]
         started.append(query(server, "SHOW TABLES FROM shop"))
         return 0
 
@@ -376,7 +377,7 @@ def test_the_start_and_the_plan_say_what_the_tables_need(
     query(server, "ADMIN SET FRONTEND CONFIG ('max_load_initial_open_partition_number' = '1')")
     for number in range(2):
         query(server, f"ALTER TABLE shop.ods_orders ADD PARTITION p{number} VALUES IN ('{number}')")
-    monkeypatch.setattr(command, "start", lambda _: 0)
+    monkeypatch.setattr(command, "start", lambda *_: 0)
     assert cli.main(["sync", str(file[0]), "--deadline", "30"]) == 0
     said = " ".join(capsys.readouterr().err.split())
     assert "rows for all 1 tables needs 3 open loads; the smallest backend has 2 threads" in said

@@ -1,0 +1,203 @@
+"""What `sync` says while it runs: a line at its start, one that is renewed or comes each minute, and a sum at the end.
+
+On a terminal the noise of Spark, Ivy and Kafka's client goes to a file; elsewhere a collector of logs wants it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+from starrocks_txn_sink.telemetry import Event
+
+RENEWED_SECONDS: Final = 1.0
+LINE_SECONDS: Final = 60.0
+_RATE_SECONDS: Final = 10.0  # over which rows are counted for the rate
+_CLEAR: Final = "\r\x1b[K"
+_LAST_CHARACTERS: Final = 4096
+
+
+@dataclass(slots=True)
+class Told:
+    """What the events of a query have told so far; times are seconds of one clock."""
+
+    started: float
+    rows: int = 0
+    commits: int = 0
+    dead_lettered: int = 0
+    committed: float | None = None
+    behind: int | None = None
+    snapshot: str = ""
+    waiting: str = ""
+    recent: list[tuple[float, int]] = field(default_factory=list)
+    """Times and rows of the newest commits."""
+
+    def take(self, event: Event, now: float) -> None:
+        fields = event.fields
+        if event.name == "receipt.collected":
+            rows = fields["receipt"].rows
+            self.rows, self.commits, self.committed = self.rows + rows, self.commits + 1, now
+            self.dead_lettered += fields["receipt"].dead_lettered_rows
+            self.recent = [*(pair for pair in self.recent if now - pair[0] < _RATE_SECONDS), (now, rows)]
+        elif event.name == "query.progressed":
+            lags = fields["progress"].lags
+            self.behind = sum(lags.values()) if lags else None
+        elif event.name in ("snapshot.progressed", "snapshot.ended"):
+            self.snapshot = str(fields["text"]) if event.name == "snapshot.progressed" else ""
+        elif event.name in ("outage.waiting", "outage.ended"):
+            self.waiting = str(fields.get("code", "")) if event.name == "outage.waiting" else ""
+
+    def line(self, now: float) -> str:
+        """The state of the query in one line."""
+        since = min(_RATE_SECONDS, max(now - self.started, 1.0))
+        rate = sum(rows for at, rows in self.recent if now - at < _RATE_SECONDS) / since
+        parts = [f"{rate:,.0f} rows/s"]
+        if self.behind is not None:
+            parts.append(f"{count_of(self.behind, 'message')} behind")
+        parts.append("no commit yet" if self.committed is None else f"last commit {_ago(now - self.committed)}")
+        parts.append(f"{count_of(self.rows, 'row')} in {count_of(self.commits, 'commit')}")
+        if self.dead_lettered:
+            parts.append(f"{self.dead_lettered:,} rows are dead letters")
+        if self.snapshot:
+            parts.append(f"snapshot: {self.snapshot}")
+        if self.waiting:
+            parts.append(f"waiting: {self.waiting}")
+        return ", ".join(parts)
+
+    def sum(self, now: float) -> str:
+        """All of the run in one line."""
+        seconds = now - self.started
+        text = f"{count_of(self.rows, 'row')} in {count_of(self.commits, 'commit')}, {_duration(seconds)}"
+        if self.rows:
+            text += f", {self.rows / max(seconds, 1.0):,.0f} rows/s"
+        return text + (f", {self.dead_lettered:,} rows are dead letters" if self.dead_lettered else "")
+
+
+def count_of(number: int, noun: str) -> str:
+    """A number of things, as a text."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _duration(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
+
+
+def _ago(seconds: float) -> str:
+    return f"{seconds:.1f} s ago" if seconds < 10 else f"{_duration(seconds)} ago"
+
+
+class Talk:
+    """Prints to `out` what a query tells as a listener, from `begin` until `end`; on a terminal one line is renewed."""
+
+    def __init__(self, out: TextIO | None = None, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._out, self._monotonic = out or sys.stderr, monotonic
+        self.on_terminal = self._out.isatty()
+        self._told = Told(monotonic())
+        self._guard = threading.Lock()
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._shown = False
+
+    def __call__(self, event: Event) -> None:
+        with self._guard:
+            self._told.take(event, self._monotonic())
+
+    def say(self, text: str) -> None:
+        """Print a line of its own."""
+        with self._guard, contextlib.suppress(OSError, ValueError):  # nobody may listen any more
+            self._out.write(f"{_CLEAR if self._shown else ''}sync: {text}\n")
+            self._out.flush()
+            self._shown = False
+
+    @contextlib.contextmanager
+    def running(self, text: str) -> Iterator[None]:
+        """Say `text`, then how the query does while the block lasts, then what it has done."""
+        self.say(text)
+        standard, sys.stderr = sys.stderr, _Others(self) if self.on_terminal else sys.stderr
+        self._thread = threading.Thread(target=self._tell, name="sync-talk", daemon=True)
+        self._thread.start()
+        try:
+            yield
+        finally:
+            self._ended.set()
+            self._thread.join()
+            sys.stderr = standard
+            self.say(f"ended: {self._told.sum(self._monotonic())}")
+
+    def write_other(self, text: str) -> None:
+        """Write what somebody else prints, in place of the renewed line."""
+        with self._guard:
+            self._out.write(f"{_CLEAR if self._shown else ''}{text}")
+            self._shown = False
+
+    def renew(self) -> None:
+        """Show how the query does: in place of the line before, or as a line of its own."""
+        if not self.on_terminal:
+            self.say(self._told.line(self._monotonic()))
+            return
+        with self._guard, contextlib.suppress(OSError, ValueError):
+            width = shutil.get_terminal_size().columns  # of standard output, or COLUMNS
+            self._out.write(f"{_CLEAR}{self._told.line(self._monotonic())[: width - 1]}")
+            self._out.flush()
+            self._shown = True
+
+    def _tell(self) -> None:
+        while not self._ended.wait(RENEWED_SECONDS if self.on_terminal else LINE_SECONDS):
+            self.renew()
+
+
+class _Others:
+    """Standard error while a line is renewed: what others write clears it first."""
+
+    def __init__(self, talk: Talk) -> None:
+        self._talk, self._out = talk, sys.stderr
+
+    def write(self, text: str) -> int:
+        self._talk.write_other(text)
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._out, name)
+
+
+def noise_file(job: str) -> Path:
+    """Where the noise of a job's other processes goes."""
+    name = "".join(character if character.isalnum() else "-" for character in job)
+    return Path(tempfile.gettempdir()) / f"starrocks-txn-sink-{name}.log"
+
+
+@contextlib.contextmanager
+def quiet_children(file: Path) -> Iterator[None]:
+    """Let the processes that start in the block, such as Spark's JVM, write to a new `file` instead of the terminal.
+
+    If the block fails, the end of the file comes to standard error, since it says why. Raises OSError for a file that
+    cannot be written, or is somebody's link.
+    """
+    log = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+    kept = os.dup(1), os.dup(2)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    failed = True
+    try:
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        yield
+        failed = False
+    finally:
+        for number, descriptor in zip((1, 2), kept, strict=True):
+            os.dup2(descriptor, number)
+            os.close(descriptor)
+        os.close(log)
+        if failed:
+            sys.stderr.write(file.read_text(encoding="utf-8", errors="replace")[-_LAST_CHARACTERS:])

@@ -1,0 +1,107 @@
+"""What `sync` says while it runs, and where the noise of its other processes goes."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from starrocks_txn_ops.sync.talk import Talk, noise_file, quiet_children
+from starrocks_txn_sink.coordinator.model import Receipt, RegionCount
+from starrocks_txn_sink.metrics.spark_progress import QueryProgress
+from starrocks_txn_sink.telemetry import Event
+from tests.support.manual_clock import ManualClock
+from tests.support.terminal import Terminal
+
+
+class Told:
+    """A talk, what it prints, and its time."""
+
+    def __init__(self, out: io.StringIO) -> None:
+        self.out, self.clock = out, ManualClock()
+        self.talk = Talk(out, self.clock.monotonic)
+
+    def tell(self, name: str, **fields: Any) -> None:
+        self.talk(Event(name, fields))
+
+    def commit(self, rows: int, dead: int = 0) -> None:
+        regions = (RegionCount("p", "orders", rows, 1),)
+        letters = (RegionCount("p", "orders", dead, 1),) if dead else ()
+        receipt = Receipt("l", 1, "shop", 1, regions, (), 1, 1, 0, recycled=False, dead_lettered=letters)
+        self.tell("receipt.collected", receipt=receipt)
+
+    @property
+    def text(self) -> str:
+        return self.out.getvalue()
+
+
+def test_a_log_gets_whole_lines_with_rate_lag_and_last_commit() -> None:
+    told = Told(io.StringIO())
+    with told.talk.running("running, 4 tables"):
+        told.talk.renew()
+        told.clock.sleep(20)
+        told.commit(1500)
+        told.commit(500, dead=3)
+        told.tell("query.progressed", progress=QueryProgress(lags={"0": 7, "1": 10}))
+        told.tell("snapshot.progressed", text="3 of 5 tables")
+        told.tell("outage.waiting", code="server_unreachable")
+        told.clock.sleep(2)
+        told.talk.renew()
+        told.tell("outage.ended")
+        told.tell("snapshot.ended")
+        told.clock.sleep(100)
+        told.talk.renew()
+    assert told.text.splitlines() == [
+        "sync: running, 4 tables",
+        "sync: 0 rows/s, no commit yet, 0 rows in 0 commits",
+        "sync: 200 rows/s, 17 messages behind, last commit 2.0 s ago, 2,000 rows in 2 commits, "
+        "3 rows are dead letters, snapshot: 3 of 5 tables, waiting: server_unreachable",
+        "sync: 0 rows/s, 17 messages behind, last commit 1 min 42 s ago, 2,000 rows in 2 commits, "
+        "3 rows are dead letters",
+        "sync: ended: 2,000 rows in 2 commits, 2 min 2 s, 16 rows/s, 3 rows are dead letters",
+    ]
+
+
+def test_a_terminal_has_one_line_that_others_do_not_break(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Told(Terminal())
+    monkeypatch.setattr(sys, "stderr", told.out)
+    with told.talk.running("running"):
+        told.talk.renew()
+        told.talk.renew()
+        sys.stderr.write("a warning")
+        sys.stderr.write("\n")
+        told.talk.renew()
+    assert sys.stderr is told.out
+    line, clear = "0 rows/s, no commit yet, 0 rows in 0 commits", "\r\x1b[K"
+    renewed = f"{clear}{line}"
+    assert (
+        told.text
+        == f"sync: running\n{renewed}{renewed}{clear}a warning\n{renewed}{clear}sync: ended: 0 rows in 0 commits, 0 s\n"
+    )
+
+
+def test_other_processes_write_to_a_file_whose_end_is_shown_if_the_start_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    file = noise_file("ods/shop")
+    assert file == tmp_path / "starrocks-txn-sink-ods-shop.log"
+    child = [sys.executable, "-c", "import os; os.write(1, b'noise\\n'); os.write(2, b'more\\n')"]
+    with quiet_children(file):
+        subprocess.run(child, check=True)
+    os.write(1, b"shown\n")
+    assert capfd.readouterr() == ("shown\n", "")
+    assert (file.read_text(), file.stat().st_mode & 0o777) == ("noise\nmore\n", 0o600)
+    child[-1] += "; raise SystemExit(1)"
+    with pytest.raises(subprocess.CalledProcessError), quiet_children(file):
+        subprocess.run(child, check=True)
+    assert capfd.readouterr().err == "noise\nmore\n"
+    file.unlink()
+    file.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="ymbolic"), quiet_children(file):
+        pass
