@@ -553,5 +553,36 @@ class MoveRefused(StarRocksSinkError):
     hint = "docs/guides/move.md says what a move needs."
 
 
-OF_COMMANDS: Final = (JobLedgerMissing, MoveRefused, UnknownJob)
+class PositionOfOtherSource(StarRocksSinkError):
+    """Raised by `wait`; the message has the position, and what the ledger knows of the job's sources."""
+
+    code = "position_of_other_source"
+    summary = "A position that was asked for is of another source than those of the job, or the source has changed."
+    hint = "Check --job and --partition, and ask the database that the job's connector reads for the position."
+
+
+class PositionNotReached(StarRocksSinkError, TimeoutError):
+    """Raised by `wait_for_position`; the message says how far the ledger is, who owns the job, and its last commit."""
+
+    code = "position_not_reached"
+    summary = "A position that was asked for was not visible when the time limit came."
+    hint = "See whether the job runs (starrocks-txn-sink status); a source at rest needs a heartbeat."
+
+
+class PositionDeadLettered(StarRocksSinkError):
+    """Raised by `wait_for_position`; the message names the newest dead letter up to the position."""
+
+    code = "position_dead_lettered"
+    summary = "The ledger has passed a position that was asked for, but source transactions up to it are dead letters."
+    hint = "starrocks-txn-sink dead-letter lists them, and writes them again."
+
+
+OF_COMMANDS: Final = (
+    JobLedgerMissing,
+    MoveRefused,
+    PositionDeadLettered,
+    PositionNotReached,
+    PositionOfOtherSource,
+    UnknownJob,
+)
 """Errors that only commands raise, so no query meets them."""
