@@ -20,7 +20,7 @@ from typing import Any, Final
 from starrocks_txn_sink.errors import OptionError, PositionOfOtherSource
 from starrocks_txn_sink.protocol.ledger import POSITION
 from starrocks_txn_sink.protocol.snapshots import SNAPSHOT, SPREAD, Progress, whole
-from starrocks_txn_sink.protocol.source_places import BINLOG, LSN, PLACE, of_name
+from starrocks_txn_sink.protocol.source_places import BINLOG, GIVEN_UP, LSN, PLACE, of_name
 
 COLUMNS: Final = "kind, name, position, token"
 """Of the ledger's rows that `Reached.of_rows` takes; those of other kinds do no harm."""
@@ -29,6 +29,7 @@ _NUMBER: Final = re.compile(r"[0-9]{1,19}")
 _LSN: Final = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
 _BINLOG: Final = re.compile(r"[^/\\:\s]+\.([0-9]{1,9}):([0-9]{1,10})")
 _MARIADB: Final = re.compile(r"([0-9]+)-([0-9]+)-([0-9]{1,18})")
+_SERVER: Final = re.compile(r"[0-9]+-[0-9]+")  # of MariaDB: domain and server
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _TAG: Final = re.compile(r"[a-z_][a-z0-9_]{0,31}", re.IGNORECASE)
 _INTERVAL: Final = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
@@ -151,13 +152,15 @@ class Reached:
 class Judgement:
     """Whether a position is passed. `partition` is the source partition that was asked, "" as long as there is none.
 
-    `number` is its position in the ledger (None without one), `lacks` says in a sentence why it is not passed.
+    `number` is its position in the ledger (None without one), `lacks` says in a sentence why it is not passed, and
+    `given_up` counts the source transactions that were given up so far: the ledger does not say where.
     """
 
     passed: bool
     partition: str = ""
     number: int | None = None
     lacks: str = ""
+    given_up: int = 0
 
 
 def has_passed(reached: Reached, position: Position, partition: str = "") -> Judgement:
@@ -169,7 +172,7 @@ def has_passed(reached: Reached, position: Position, partition: str = "") -> Jud
     if position.kind is Kind.NUMBER:
         return _has_passed_number(reached, position, partition)
     sources = {
-        name: {log: number for log, number in logs.items() if log}
+        name: _places(logs)
         for name, logs in _current(reached.numbers).items()
         if not partition or name == partition or _family(name) == partition
     }
@@ -183,9 +186,7 @@ def has_passed(reached: Reached, position: Position, partition: str = "") -> Jud
             )
         return Judgement(False, partition, lacks=why)
     name = _source_of(places, position, partition)
-    number = reached.numbers[name].get("")
-    lacks = next(chain(_lacking(places[name], position), _lacking_snapshot(reached.marks, _family(name))), "")
-    return Judgement(not lacks, name, number, lacks)
+    return _judged(reached, name, places[name], position)
 
 
 def _has_passed_number(reached: Reached, position: Position, partition: str) -> Judgement:
@@ -196,9 +197,13 @@ def _has_passed_number(reached: Reached, position: Position, partition: str) -> 
     if not names or names[0] not in own:
         known = f"; the ledger has {_listed(sorted(own))}" if own else ""
         return Judgement(False, partition, lacks=f"nothing of this source partition is visible{known}")
-    name, number = names[0], own[names[0]]
-    lacks = next(chain(_lacking({"": number}, position), _lacking_snapshot(reached.marks, _family(name))), "")
-    return Judgement(not lacks, name, number, lacks)
+    return _judged(reached, names[0], {"": own[names[0]]}, position)
+
+
+def _judged(reached: Reached, name: str, logs: Mapping[str, int], position: Position) -> Judgement:
+    lacks = next(chain(_lacking(logs, position), _lacking_snapshot(reached.marks, _family(name))), "")
+    numbers = reached.numbers[name]
+    return Judgement(not lacks, name, numbers.get(""), lacks, numbers.get(GIVEN_UP, 0))
 
 
 def _current(numbers: Mapping[str, Mapping[str, int]]) -> dict[str, Mapping[str, int]]:
@@ -208,6 +213,20 @@ def _current(numbers: Mapping[str, Mapping[str, int]]) -> dict[str, Mapping[str,
         if not name.endswith(_QUARANTINE):
             newest[_family(name)] = name
     return {name: numbers[name] for name in newest.values()}
+
+
+def _places(logs: Mapping[str, int]) -> dict[str, int]:
+    """The numbers of the source's own logs.
+
+    Those of LSNs and a binlog are the partition's own number, which moves with parts of a micro-batch, too. A binlog
+    does not count beside GTIDs: its files begin anew with another primary.
+    """
+    own = {
+        log: logs.get("", number) if log in (LSN, BINLOG) else number
+        for log, number in logs.items()
+        if log not in ("", GIVEN_UP)
+    }
+    return {log: number for log, number in own.items() if log != BINLOG or len(own) == 1}
 
 
 def _family(name: str) -> str:
@@ -232,9 +251,9 @@ def _source_of(places: Mapping[str, Mapping[str, int]], position: Position, part
 
 def _is_of(kind: Kind, log: str) -> bool:
     """Whether positions of this kind count in a log."""
-    if kind in (Kind.LSN, Kind.BINLOG):
-        return log == {Kind.LSN: LSN, Kind.BINLOG: BINLOG}[kind]
-    return bool(re.fullmatch(r"[0-9]+-[0-9]+", log)) is (kind is Kind.MARIADB) and log not in (LSN, BINLOG)
+    if log in (LSN, BINLOG):
+        return kind is {LSN: Kind.LSN, BINLOG: Kind.BINLOG}[log]
+    return kind is (Kind.MARIADB if _SERVER.fullmatch(log) else Kind.MYSQL)
 
 
 def _may_be(logs: Mapping[str, int], position: Position) -> bool:

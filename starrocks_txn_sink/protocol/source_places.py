@@ -2,7 +2,7 @@
 
 A position of the ledger is a number of the sink's, the same for all kinds of sources. A place says of which log of the
 source it is: PostgreSQL's LSNs, a binlog's files and offsets, or the GTIDs of one server. All source transactions of
-the log up to the number have become visible with the row, or were given up.
+the log up to the number are visible with the row, but for dead letters and for those that were given up.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ PLACE: Final = "place"
 LSN: Final = "lsn"
 BINLOG: Final = "binlog"
 """Logs whose numbers are positions of the ledger, too; any other log is a server, as its GTIDs name it."""
+
+GIVEN_UP: Final = "given-up"
+"""No log, but the number of source transactions that were given up because they did not become whole in time."""
 
 Places = Mapping[str, int]
 """The numbers by log."""

@@ -55,6 +55,7 @@ from starrocks_txn_sink.sink.source_progress import (
     Partitions,
     SnapshotProgress,
     SourceKeys,
+    SourcePlaces,
     SourceProgress,
     judge_key,
     judge_sources,
@@ -169,7 +170,7 @@ class EventsWriter:
         known = self._ask(ReadKeys(job)) if has_ledger else {}
         keys = SourceKeys(job, known, self._judge_key, self.assembly.table_of, self._judge_sources)
         snapshot.say()
-        return SourceProgress(snapshot, keys)
+        return SourceProgress(snapshot, keys, SourcePlaces(job))
 
     def _ask(self, request: LedgerRequest) -> Any:
         reading = retry_until_answered(request, random.Random())

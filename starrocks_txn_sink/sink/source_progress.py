@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from starrocks_txn_sink.assembler.verified.intake import VerifiedState
+from starrocks_txn_sink.assembler.verified.places import places
 from starrocks_txn_sink.coordinator.coordinator import LaneShare
 from starrocks_txn_sink.errors import InputError, OptionError, SourceKeyChanged
 from starrocks_txn_sink.options import SinkOptions
@@ -24,6 +26,7 @@ from starrocks_txn_sink.protocol.snapshots import (
     whole,
 )
 from starrocks_txn_sink.protocol.source_keys import KnownKeys, SourceKey, key_row
+from starrocks_txn_sink.protocol.source_places import place_row
 from starrocks_txn_sink.rows.target import TargetColumn
 from starrocks_txn_sink.sink.schema.source_plan import Refusal, key_by_rules, key_refusals, sharing_faults
 from starrocks_txn_sink.sink.typed.tables import PRIMARY_KEYS, Tables
@@ -56,9 +59,7 @@ class SnapshotProgress:
         if not whole:
             self._taken = self.waiting
             return
-        again = any(share.stopped for share in of_kind(messages, LaneShare))  # a lane with `reached` reads on
-        shares = [carried for carried in of_kind(messages, CarryOver) if carried.reached is not None or not again]
-        marks = self._without_early_ends(joined(carried.marks for carried in shares), partitions)
+        marks = self._without_early_ends(joined(carried.marks for carried in _loaded(messages)), partitions)
         self._taken = then(self.waiting, marks)
 
     def _without_early_ends(self, marks: dict[str, str], partitions: Partitions) -> dict[str, str]:
@@ -223,15 +224,67 @@ def _text(names: Sequence[str]) -> str:
     return f"({', '.join(names)})" if names else "none"
 
 
-# --- both ---
+# --- places in the source's own log ---
+
+
+LogPlaces = dict[tuple[str, str], int]
+"""Numbers by source partition and log."""
+
+
+@dataclass(slots=True)
+class SourcePlaces:
+    """How far the source's logs are visible; `written` are those in the ledger, `waiting` those of no label yet.
+
+    Only labels of this run count: after a restart the first one writes all of them again.
+    """
+
+    job: str = ""
+    written: LogPlaces = field(default_factory=dict)
+    waiting: LogPlaces = field(default_factory=dict)
+    _taken: LogPlaces = field(default_factory=dict)
+
+    def take(self, messages: Sequence[Message], *, whole: bool) -> None:
+        """The lanes of a label have loaded all rows that are released, or a part of them; those of one before are void.
+
+        Of a part the source's logs are not known: the lanes hand on what they have read.
+        """
+        self._taken = dict(self.waiting)
+        for share in _loaded(messages) if whole else ():
+            for name, carried in share.partitions.items():
+                if isinstance(carried.state, VerifiedState):
+                    self._taken |= {(name, log): number for log, number in places(carried.state).items()}
+
+    def rows(self, now_text: Callable[[], str]) -> list[memoryview]:
+        """The places that are new in the ledger with the commit of the label."""
+        new = {place: number for place, number in self._taken.items() if self.written.get(place) != number}
+        return [place_row(self.job, *place, number, now_text()) for place, number in new.items()]
+
+    def keep(self) -> None:
+        """The label had no row, because all that is released is visible: the places wait for the next commit."""
+        self.waiting, self._taken = self._taken, {}
+
+    def commit(self) -> None:
+        """The rows of the label are visible."""
+        self.written |= self._taken
+        self.waiting, self._taken = {}, {}
+
+
+def _loaded(messages: Sequence[Message]) -> list[CarryOver]:
+    """What those lanes hand on that have loaded all rows which they have read and released."""
+    again = any(share.stopped for share in of_kind(messages, LaneShare))  # a lane with `reached` reads on
+    return [carried for carried in of_kind(messages, CarryOver) if carried.reached is not None or not again]
+
+
+# --- all of it ---
 
 
 @dataclass(slots=True)
 class SourceProgress:
-    """How far the source's snapshot is, and the keys of its tables."""
+    """How far the source's snapshot is, the keys of its tables, and how far its own log is visible."""
 
     snapshot: SnapshotProgress = field(default_factory=SnapshotProgress)
     keys: SourceKeys = field(default_factory=SourceKeys)
+    places: SourcePlaces = field(default_factory=SourcePlaces)
 
     def resume(self, marks: Marks) -> None:
         """Go on with the `marks` of rows that wait for a commit, those of the query's state."""
@@ -244,16 +297,19 @@ class SourceProgress:
         """
         self.keys.take(key for carried in of_kind(messages, CarryOver) for key in carried.keys)
         self.snapshot.take(messages, partitions, whole=whole)
+        self.places.take(messages, whole=whole)
 
     def rows(self, now_text: Callable[[], str]) -> list[memoryview]:
         """What is new in the ledger with the commit of the label."""
-        return [*self.snapshot.rows(now_text), *self.keys.rows(now_text)]
+        return [*self.snapshot.rows(now_text), *self.keys.rows(now_text), *self.places.rows(now_text)]
 
     def keep(self) -> None:
         """The label had no row, so what is new waits for the next commit."""
         self.snapshot.keep()
+        self.places.keep()
 
     def commit(self) -> None:
         """The rows of the label are visible."""
         self.keys.commit()
         self.snapshot.commit()
+        self.places.commit()

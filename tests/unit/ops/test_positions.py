@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 
 from starrocks_txn_ops.positions import Judgement, Kind, Position, Reached, has_passed, parse, place_text
 from starrocks_txn_sink.errors import OptionError, PositionOfOtherSource
-from starrocks_txn_sink.protocol.source_places import BINLOG, LSN
+from starrocks_txn_sink.protocol.source_places import BINLOG, GIVEN_UP, LSN
 from tests.support.depth import examples
 
 UUID, OTHER = "3e11fa47-71ca-11e1-9e33-c80aa9429562", "4e11fa47-71ca-11e1-9e33-c80aa9429562"
@@ -123,6 +123,18 @@ def test_a_place_in_a_binlog_counts_files_first() -> None:
     assert not passed(ledger, "binlog.000004:1")
 
 
+def test_lsns_and_places_in_a_binlog_move_with_parts_of_a_micro_batch() -> None:
+    assert passed(reached(("shop", LSN, 5), ("shop", "", 9)), "0/9")
+    assert passed(reached(("shop", BINLOG, 5), ("shop", "", 9)), "binlog.000000:9")
+
+
+def test_a_binlog_of_a_source_that_got_gtids_does_not_count() -> None:
+    ledger = reached(("shop", BINLOG, 5), ("shop", UUID, 3), ("shop", "", 9))
+    with pytest.raises(PositionOfOtherSource, match="is asked by GTID"):
+        passed(ledger, "binlog.000000:5")
+    assert passed(ledger, f"{UUID}:3")
+
+
 def test_a_set_of_mysql_is_passed_when_all_its_servers_are() -> None:
     ledger = reached(("shop", UUID, 23), ("shop", OTHER, 5), ("shop", "", 7))
     assert passed(ledger, f"{UUID}:1-23,{OTHER}:1-5")
@@ -230,6 +242,14 @@ def test_nothing_is_passed_before_the_first_snapshot_is_over(marks: dict[str, st
     judgement = has_passed(ledger, parse(text))
     assert judgement.passed is not bool(lacks)
     assert lacks in judgement.lacks
+
+
+@pytest.mark.parametrize("text", ["0/5", "5"])
+def test_what_was_given_up_is_counted_and_is_no_log(text: str) -> None:
+    ledger = reached(("shop", LSN, 5), ("shop", "", 5), ("shop", GIVEN_UP, 2))
+    assert has_passed(ledger, parse(text)) == Judgement(True, "shop", 5, given_up=2)
+    only = reached(("shop", "", 5), ("shop", GIVEN_UP, 2))
+    assert not passed(only, "0/5")
 
 
 def test_rows_of_other_kinds_are_passed_over() -> None:
