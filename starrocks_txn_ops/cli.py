@@ -91,6 +91,13 @@ COMMANDS = (
         error_code=2,
     ),
     Command(
+        "wait",
+        "starrocks_txn_ops.wait",
+        "wait until a commit of the source, by its LSN, GTID or offset, is visible in StarRocks",
+        "spark",
+        error_code=2,
+    ),
+    Command(
         "plan",
         "starrocks_txn_ops.plan",
         "print the DDL for the tables of a connector's topics, from the types in their messages; run it on request",

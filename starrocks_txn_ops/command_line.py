@@ -18,11 +18,14 @@ _UNUSED_LOAD_URL = "http://127.0.0.1:8030"  # placeholder: commands that use SQL
 _NO_DATABASE = "information_schema"  # placeholder: SinkOptions requires a database, and every server has this one
 
 
-def add_server_arguments(parser: argparse.ArgumentParser, *, load_url: bool) -> None:
-    """Add `--query-url`, user, password, `--option`, and `--load-url` for commands that use HTTP."""
+def add_server_arguments(parser: argparse.ArgumentParser, *, load_url: bool, required: bool = True) -> None:
+    """Add `--query-url`, user, password, `--option`, and `--load-url` for commands that use HTTP.
+
+    Not `required`: a file may have the query ports instead.
+    """
     if load_url:
         parser.add_argument("--load-url", required=True, help="HTTP addresses of the frontends, as in http://fe1:8030")
-    parser.add_argument("--query-url", required=True, help="query ports, as in mysql://fe1:9030")
+    parser.add_argument("--query-url", required=required, help="query ports, as in mysql://fe1:9030")
     parser.add_argument("--username", default="root", help="the StarRocks user (default root)")
     password = parser.add_mutually_exclusive_group()
     password.add_argument("--password-file", help="a file whose first line is the password")

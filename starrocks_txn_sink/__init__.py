@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "starrocks_spark_stages.assemble.transactions": ("assemble_transactions",),
     "starrocks_spark_stages.assemble.debezium": ("assemble_debezium",),
+    "starrocks_txn_ops.wait": ("wait_for_position",),
     "starrocks_txn_sink.sql.audit": ("Audit",),
     "starrocks_spark_stages.changelog.decode": ("from_changelog",),
     "starrocks_spark_stages.changelog.encode": ("to_changelog",),
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from starrocks_spark_stages.changelog.encode import to_changelog as to_changelog
     from starrocks_spark_stages.changelog.materializer import upsert_materializer as upsert_materializer
     from starrocks_spark_stages.changelog.starrocks_ops import to_starrocks_ops as to_starrocks_ops
+    from starrocks_txn_ops.wait import wait_for_position as wait_for_position
     from starrocks_txn_sink.coordinator.model import Receipt as Receipt
     from starrocks_txn_sink.errors import StarRocksSinkError as StarRocksSinkError
     from starrocks_txn_sink.metrics.server import MetricsServer as MetricsServer
