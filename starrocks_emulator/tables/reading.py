@@ -18,6 +18,7 @@ from functools import lru_cache
 from typing import Final
 
 import duckdb
+from duckdb.func import FunctionNullHandling
 
 from starrocks_emulator.tables.documents import NUMBER, NoDocument, number_text, shown, shown_or_none
 from starrocks_emulator.tables.json_text import BadText, BrokenRow, elements_of, members_of, minified, unescaped
@@ -152,10 +153,43 @@ def define_readers(cursor: duckdb.DuckDBPyConnection) -> None:
     cursor.create_function("float_text", _float_text, ["VARCHAR"], "VARCHAR")
     text = "CAST(value AS VARCHAR)"
     cases = f"WHEN 'DOUBLE' THEN double_text({text}) WHEN 'FLOAT' THEN float_text({text})"
+    # A time with a fraction has six decimals of it.
+    cases += f" WHEN 'TIMESTAMP' THEN CASE WHEN contains({text}, '.') THEN rpad({text}, 26, '0') ELSE {text} END"
+    cursor.create_function(
+        "conv_text", _in_base, ["VARCHAR", "INTEGER", "INTEGER"], "VARCHAR", null_handling=FunctionNullHandling.SPECIAL
+    )
+    cursor.execute(f"CREATE OR REPLACE MACRO conv(value, base, other) AS {_CONV}")
     cursor.execute(f"CREATE OR REPLACE MACRO text_of(value) AS CASE typeof(value) {cases} ELSE {text} END")
 
 
+_CONV: Final = (
+    "CASE WHEN base = 16 AND other = 10 AND regexp_full_match(CAST(value AS VARCHAR), '[0-9a-fA-F]{1,15}') "
+    "THEN CAST(CAST('0x' || CAST(value AS VARCHAR) AS BIGINT) AS VARCHAR) "
+    "ELSE conv_text(CAST(value AS VARCHAR), base, other) END"
+)
+"""The function conv: the usual case without Python."""
+
+
 # Functions of a module, because DuckDB keeps none alive.
+def _in_base(text: str | None, base: int | None, other: int | None) -> str | None:
+    """A number of 64 bits without a sign in another base; of digits that are none of the base's the part in front."""
+    if text is None or base is None or other is None or not (2 <= base <= 36 and 2 <= other <= 36):
+        return None
+    number = 0
+    for digit in text.strip().upper():
+        if digit not in _DIGITS[:base]:
+            break
+        number = min(number * base + _DIGITS.index(digit), (1 << 64) - 1)
+    digits = ""
+    while number or not digits:
+        number, digit_number = divmod(number, other)
+        digits = _DIGITS[digit_number] + digits
+    return digits
+
+
+_DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
 def _double_text(text: str) -> str:
     return number_text(float(text))
 
