@@ -10,7 +10,8 @@ from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.sources.formats.connect_types import SourceTable, columns_of
 
 _POSTGRES_COLUMNS: Final = """
-SELECT n.nspname, c.relname, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, c.relreplident::text
+SELECT n.nspname, c.relname, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull,
+  coalesce(to_jsonb(a) ->> 'attgenerated', '') <> '', c.relreplident::text
 FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p' AND a.attnum > 0
   AND NOT a.attisdropped AND n.nspname <> 'information_schema' AND n.nspname NOT LIKE 'pg\\_%%'
@@ -26,7 +27,8 @@ WHERE i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NUL
 ORDER BY n.nspname, c.relname, NOT i.indisprimary, x.relname, k.place
 """
 _MYSQL_COLUMNS: Final = """
-SELECT c.TABLE_SCHEMA, c.TABLE_NAME, c.COLUMN_NAME, c.COLUMN_TYPE, c.IS_NULLABLE = 'NO', ''
+SELECT c.TABLE_SCHEMA, c.TABLE_NAME, c.COLUMN_NAME, c.COLUMN_TYPE, c.IS_NULLABLE = 'NO',
+  c.EXTRA REGEXP '(VIRTUAL|STORED|PERSISTENT)', ''
 FROM information_schema.COLUMNS c JOIN information_schema.TABLES t
   ON t.TABLE_SCHEMA = c.TABLE_SCHEMA AND t.TABLE_NAME = c.TABLE_NAME
 WHERE t.TABLE_TYPE = 'BASE TABLE' AND c.TABLE_SCHEMA = %s
@@ -45,13 +47,17 @@ _NO_OLD_ROW: Final = (
 
 @dataclass(frozen=True, slots=True)
 class DescribedTable:
-    """A table of the source: columns with their types, its key, notes; `unique` would be a key of a table without."""
+    """A table of the source: columns with their types, its key, notes; `unique` would be a key of a table without.
+
+    The database computes the `generated` columns; messages may lack them.
+    """
 
     collection: str
     keys: tuple[str, ...]
     columns: tuple[tuple[str, str], ...]
     notes: tuple[str, ...] = ()
     unique: tuple[str, ...] = ()
+    generated: frozenset[str] = frozenset()
 
     @classmethod
     def of_messages(cls, table: SourceTable) -> DescribedTable:
@@ -99,10 +105,12 @@ def _described(columns: list[tuple[Any, ...]], keys: list[tuple[Any, ...]]) -> l
         of_tables.setdefault((owner, table), []).append(tuple(column))
     described = []
     for place, rows in of_tables.items():
-        filled = {name for name, _, not_null, _ in rows if not_null}
+        filled = {name for name, _, not_null, *_ in rows if not_null}
         unique = [tuple(index) for index in indexes.get(place, {}).values() if filled.issuperset(index)]
         key = tuple(indexes[place][primary[place]]) if place in primary else ()
-        notes = (_NO_OLD_ROW,) if not key and rows[0][3] == "d" else ()
-        pairs = tuple((name, kind) for name, kind, _, _ in rows)
-        described.append(DescribedTable(".".join(place), key, pairs, notes, () if key else (unique or [()])[0]))
+        notes = (_NO_OLD_ROW,) if not key and rows[0][4] == "d" else ()
+        pairs = tuple((name, kind) for name, kind, *_ in rows)
+        generated = frozenset(name for name, _, _, is_generated, _ in rows if is_generated)
+        of_unique = () if key else (unique or [()])[0]
+        described.append(DescribedTable(".".join(place), key, pairs, notes, of_unique, generated))
     return described

@@ -85,6 +85,9 @@ def seen_in_database(args: argparse.Namespace) -> Seen:
     tables = read_catalog(place, password, args.deadline)
     findings = Seen(args.prefix, frozenset(_topic(args.prefix, table.collection) for table in tables))
     findings.origin = f"the catalog of the database {place.database} at {place.host}"
+    findings.access = {"database": args.source}
+    if variable is not None:
+        findings.access["database_password_environment"] = variable
     findings.tables = {table.collection: table for table in tables}
     return findings
 
@@ -120,12 +123,13 @@ def seen_in_topics(args: argparse.Namespace, kafka_options: dict[str, str]) -> S
 class Seen:
     """What the newest messages of the topics under `prefix` show, or a catalog, which `origin` names.
 
-    The newest message comes first.
+    The newest message comes first. `access` are the settings of the file for the catalog's database.
     """
 
     prefix: str
     topics: frozenset[str]
     origin: str = ""
+    access: dict[str, str] = field(default_factory=dict)
     tables: dict[str, DescribedTable] = field(default_factory=dict)
     without_schema: set[str] = field(default_factory=set)
     others: int = 0
@@ -259,6 +263,7 @@ def _source(findings: Seen, brokers: str, kafka_options: dict[str, str]) -> Iter
         f"brokers = {_text(brokers)}{'  # CHANGE' if brokers == _BROKERS else ''}",
         f"topics = {_pattern(_topics(findings))}",
     )
+    yield from (f"{name} = {_text(value)}" for name, value in findings.access.items())
     if findings.format:
         yield f"format = {_text(findings.format)}"
     if findings.format == CANAL:

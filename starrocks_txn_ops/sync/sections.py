@@ -52,6 +52,11 @@ SOURCE: Final[Mapping[str, Setting]] = {
     "transaction_topic": Setting(str, "last part of the transaction topic's name", "transaction"),
     "starting_offsets": Setting(str, "where the first start reads from", "earliest", choices=("earliest", "latest")),
     "max_offsets": Setting(int, "most messages of a micro-batch", 500_000),
+    "database": Setting(
+        str, "the source database, for `verify`: `postgresql://USER@HOST:5432/DATABASE` or `mysql://…`"
+    ),
+    "database_password_environment": Setting(str, "environment variable with its password"),
+    "database_password_file": Setting(str, "file with its password in its first line"),
     "options": Setting(dict, 'further options of Spark\'s Kafka source, such as `"kafka.security.protocol" = "SSL"`'),
 }
 TABLES: Final[Mapping[str, Setting]] = {

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 from starrocks_txn_ops.sync.lines import line_of
 from starrocks_txn_ops.sync.sections import SECTIONS, SOURCE, Setting
+from starrocks_txn_ops.sync.source_database import SourceAccess
 from starrocks_txn_sink.clock import parse_duration
 from starrocks_txn_sink.errors import OptionError, did_you_mean
 from starrocks_txn_sink.http.registry import SchemaRegistry
@@ -46,6 +47,7 @@ _OWN_OPTIONS: Final = {
     "maxoffsetspertrigger": "max_offsets",
 }
 """The settings for options of Spark's Kafka source, by their names in lower case."""
+_ACCESS: Final = ("database", "database_password_environment", "database_password_file")
 _NOT_IN_ASSEMBLY: Final = ("tables", "transactions", "transaction_topic", "rules")
 _OF_SOURCE: Final = ("transactions", "transaction_topic")
 """Settings of `source` that are arguments of the assembly, if the format has them."""
@@ -68,6 +70,7 @@ class Sync:
     trigger: str | None = None
     until_end: bool = False
     spark: Mapping[str, str] = field(default_factory=dict)
+    database: SourceAccess | None = None
 
     @property
     def routes(self) -> TableRoutes:
@@ -163,6 +166,7 @@ class _File:
             query["trigger"],
             query["until_end"],
             self._texts(("spark",), self._table("spark")),
+            self._checked("source", lambda: SourceAccess.of_settings(*(source[name] for name in _ACCESS))),
         )
 
     def _kafka(self, source: Mapping[str, Any]) -> dict[str, str]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
@@ -32,21 +34,27 @@ class SourceDatabase:
     database: str
 
     @classmethod
-    def of_url(cls, url: str) -> SourceDatabase:
-        """The place in a URL; raises OptionError for one of another form, and for one with a password."""
+    def of_url(
+        cls, url: str, option: str = "--source", password: str = "--source-password-environment"
+    ) -> SourceDatabase:
+        """The place in a URL; raises OptionError for one of another form, and for one with a password.
+
+        `option` and `password` are what errors call the URL and the place for a password.
+        """
         try:
             parts = urlsplit(url)
             port = parts.port
         except ValueError:
-            raise OptionError("--source is no URL.", hint=_FORM) from None
+            raise OptionError(f"{option} is no URL.", hint=_FORM) from None
         if parts.password is not None:
-            message = "--source has a password, which every user of this machine can read on the command line."
-            raise OptionError(message, hint="Use --source-password-environment.")
+            readers = "which every user of this machine can read on the command line"
+            readers = readers if option.startswith("-") else "which does not belong in the file"
+            raise OptionError(f"{option} has a password, {readers}.", hint=f"Use {password}.")
         database = unquote(parts.path.strip("/"))
         if parts.scheme not in _SCHEMES or not parts.hostname or not parts.username or not database:
-            raise OptionError("--source lacks a part, or names another kind of database.", hint=_FORM)
+            raise OptionError(f"{option} lacks a part, or names another kind of database.", hint=_FORM)
         if parts.query or parts.fragment:
-            raise OptionError("--source has parameters, which would have no effect.", hint=f"{_FORM} {_TLS}")
+            raise OptionError(f"{option} has parameters, which would have no effect.", hint=f"{_FORM} {_TLS}")
         kind = parts.scheme.startswith("postgres")
         return cls(kind, parts.hostname, port or _SCHEMES[parts.scheme], unquote(parts.username), database)
 
@@ -58,6 +66,13 @@ class SourceDatabase:
 
     @contextlib.contextmanager
     def _postgresql(self, password: str, seconds: float) -> Iterator[Ask]:
+        settings = f"-c statement_timeout={round(seconds * 1000)} -c default_transaction_read_only=on"
+        with self.postgresql_connection(password, seconds, settings) as connection:
+            yield lambda sql, values: list(connection.execute(sql.encode(), values).fetchall())
+
+    @contextlib.contextmanager
+    def postgresql_connection(self, password: str, seconds: float, settings: str) -> Iterator[Any]:
+        """Psycopg's connection with the server's `settings`; its errors inside become OptionError."""
         try:
             import psycopg
         except ImportError:
@@ -71,14 +86,28 @@ class SourceDatabase:
                 password=password or None,
                 dbname=self.database,
                 connect_timeout=max(2, round(seconds)),
-                options=f"-c statement_timeout={round(seconds * 1000)} -c default_transaction_read_only=on",
+                options=settings,
             ) as connection:
-                yield lambda sql, values: list(connection.execute(sql.encode(), values).fetchall())
+                yield connection
         except psycopg.Error as error:
             raise self._failed(error) from None
 
     @contextlib.contextmanager
     def _mysql(self, password: str, seconds: float) -> Iterator[Ask]:
+        with (
+            self.mysql_connection(password, seconds, read_timeout=max(1, round(seconds))) as connection,
+            connection.cursor() as cursor,
+        ):
+
+            def ask(sql: str, values: tuple[str, ...]) -> list[tuple[Any, ...]]:
+                cursor.execute(sql, values)
+                return list(cursor.fetchall())
+
+            yield ask
+
+    @contextlib.contextmanager
+    def mysql_connection(self, password: str, seconds: float, **more: Any) -> Iterator[pymysql.Connection[Any]]:
+        """PyMySQL's connection, with `more` of its arguments; its errors inside become OptionError."""
         try:
             connection = pymysql.connect(
                 host=self.host,
@@ -87,15 +116,10 @@ class SourceDatabase:
                 password=password,
                 database=self.database,
                 connect_timeout=max(1, round(seconds)),
-                read_timeout=max(1, round(seconds)),
+                **more,
             )
-            with contextlib.closing(connection), connection.cursor() as cursor:
-
-                def ask(sql: str, values: tuple[str, ...]) -> list[tuple[Any, ...]]:
-                    cursor.execute(sql, values)
-                    return list(cursor.fetchall())
-
-                yield ask
+            with contextlib.closing(connection):
+                yield connection
         except RuntimeError as error:  # PyMySQL lacks a library for the user's way to log in
             text = f"The database {self.database} at {self.host}:{self.port} cannot be read: {error}"
             raise OptionError(text, hint="Install that package with pip.") from None
@@ -106,5 +130,46 @@ class SourceDatabase:
         words = " ".join(str(error).split())[:300]
         return OptionError(
             f"The database {self.database} at {self.host}:{self.port} cannot be read: {words}",
-            hint="Check --source, the password's variable, and that the user may read the catalog.",
+            hint="Check its URL, the password, and that the user may read it.",
         )
+
+
+@dataclass(frozen=True, slots=True)
+class SourceAccess:
+    """A source database as a file names it, with the place of its password."""
+
+    place: SourceDatabase
+    environment: str | None = None
+    file: str | None = None
+
+    @classmethod
+    def of_settings(cls, url: str | None, environment: str | None, file: str | None) -> SourceAccess | None:
+        """The access by settings of a file; None without a URL. Raises OptionError."""
+        if environment is not None and file is not None:
+            message = "database_password_environment and database_password_file are both set."
+            raise OptionError(message, hint="Keep one.", option="database_password_file")
+        if url is None:
+            if environment is not None or file is not None:
+                option = "database_password_environment" if environment is not None else "database_password_file"
+                raise OptionError(f"{option} needs database.", hint=_FORM, option=option)
+            return None
+        ways = "database_password_environment or database_password_file"
+        try:
+            return cls(SourceDatabase.of_url(url, "database", ways), environment, file)
+        except OptionError as error:
+            raise OptionError(error.message, hint=error.advice, option="database") from None
+
+    def password(self) -> str:
+        """The password, empty without a place for it; raises OptionError for a place that has none."""
+        if self.file is not None:
+            try:
+                password = Path(self.file).read_text(encoding="utf-8").partition("\n")[0].rstrip("\r")
+            except (OSError, UnicodeDecodeError) as error:
+                raise OptionError(f"{self.file} cannot be read: {error}.", hint="Correct it.") from None
+        elif self.environment is not None:
+            password = os.environ.get(self.environment, "")
+        else:
+            return ""
+        if not password:
+            raise OptionError(f"{self.file or self.environment} has no password for the source.", hint="Set it.")
+        return password

@@ -96,6 +96,8 @@ def test_another_user_gives_its_password_in_the_environment(
     sync, text = written(url, tmp_path, *words)
     assert "public.orders" in text
     assert "secret-of-the-reader" not in text
+    assert sync.database is not None
+    assert (sync.database.place.user, sync.database.password()) == ("reader", "secret-of-the-reader")
     assert sync.kafka["kafka.bootstrap.servers"] == "b1:9092"
 
 
