@@ -124,6 +124,13 @@ COMMANDS = (
         "spark,kafka",
         error_code=2,
     ),
+    Command(
+        "verify",
+        "starrocks_txn_ops.verify.command",
+        "compare each table that sync writes with its source, at one position of the source",
+        "spark,kafka",
+        error_code=2,
+    ),
 )
 
 

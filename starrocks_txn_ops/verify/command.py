@@ -1,0 +1,62 @@
+"""`starrocks-txn-sink verify FILE`: compares each table that `sync` writes with its source, at one position."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+
+from starrocks_txn_ops import command_line
+from starrocks_txn_ops.sync.settings import read_sync
+from starrocks_txn_ops.verify.progress import Progress
+from starrocks_txn_ops.verify.rules.report import document, lines
+from starrocks_txn_ops.verify.run import Limits, verify
+from starrocks_txn_sink.clock import SystemClock
+from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.options.table_rules import groups_of
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="the file of sync, with `database` in [source]")
+    parser.add_argument(
+        "--table",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="a regular expression for whole names of tables, of the source or of StarRocks; may be repeated",
+    )
+    parser.add_argument("--sample", metavar="SHARE", default="100%", help="a share of the keys, as in 1%%")
+    parser.add_argument(
+        "--rows-per-second", type=int, default=0, metavar="N", help="rows that are compared in a second, at most"
+    )
+    parser.add_argument("--keys", type=int, default=10, metavar="N", help="keys to show of each kind (default 10)")
+    parser.add_argument(
+        "--wait",
+        type=float,
+        default=300.0,
+        metavar="SECONDS",
+        help="the longest wait for the job to pass a position (default %(default)g)",
+    )
+    command_line.add_shared_arguments(parser, json={})
+
+
+def run(args: argparse.Namespace) -> int:
+    """0: all tables are equal; 1: one is different; 2: one could not be compared, or an error."""
+    for pattern in args.table:
+        groups_of(pattern, option="--table")
+    pattern = "|".join(f"(?:{pattern})" for pattern in args.table) or None
+    limits = Limits(share_of(args.sample), max(0, args.rows_per_second), max(0, args.keys), max(0.0, args.wait))
+    clock = SystemClock()
+    report = verify(read_sync(args.file), pattern, limits, clock, Progress(sys.stderr, clock))
+    command_line.print_lines([json.dumps(document(report))] if args.json else lines(report))
+    return report.exit_code
+
+
+def share_of(text: str) -> float:
+    """The share in a text such as 1% or 0.5%; raises OptionError for another one."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?%", text.strip())
+    share = float(match[1]) / 100 if match else 0.0
+    if not 0.00001 <= share <= 1.0:
+        raise OptionError(f"--sample is {text!r}.", hint="Write a share of the keys, as in 1%.")
+    return share

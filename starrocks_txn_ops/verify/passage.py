@@ -1,0 +1,68 @@
+"""Whether a job's ledger has passed a position of the source; waits for it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from starrocks_txn_ops.ledger_reader import LedgerReader
+from starrocks_txn_ops.positions import COLUMNS, Judgement, Kind, Position, Reached, has_passed, parse
+from starrocks_txn_ops.verify.sides import Place
+from starrocks_txn_sink.clock import Clock, Deadline
+from starrocks_txn_sink.errors import PositionOfOtherSource
+
+_EVERY: Final = 0.25  # seconds between two looks at the ledger
+_LESS: Final = 2.0  # seconds, once a wait was in vain
+_LOOK_SECONDS: Final = 60.0  # for one look at the ledger
+_IN_LEDGER: Final = (Kind.LSN, Kind.BINLOG)
+
+
+@dataclass(slots=True)
+class Passage:
+    """The ledger of one job; `partition` is the source partition of the connector, "" where it is not known.
+
+    `numbered`: positions of the ledger are places in the source's log themselves, as with whole transactions of
+    Debezium.
+    """
+
+    reader: LedgerReader
+    job: str
+    partition: str
+    seconds: float
+    clock: Clock
+    numbered: bool
+    in_vain: bool = False
+    last: Judgement = field(default_factory=lambda: Judgement(False))
+
+    def passed(self, place: Place) -> bool:
+        """Wait until the ledger has passed the position, at most `seconds`; `last` says what it lacked.
+
+        Raises PositionOfOtherSource if the job reads another source.
+        """
+        positions = [parse(text) for text in place]
+        deadline = Deadline.after(min(self.seconds, _LESS) if self.in_vain else self.seconds, self.clock)
+        while True:
+            self.last = self._judge(positions)
+            if self.last.passed:
+                self.in_vain = False
+                return True
+            if deadline.expired():
+                self.in_vain = True
+                return False
+            self.clock.sleep(_EVERY)
+
+    def _judge(self, positions: Sequence[Position]) -> Judgement:
+        """By the first form that the ledger knows."""
+        reader = replace(self.reader, deadline=Deadline.after(_LOOK_SECONDS, self.clock))
+        reached = Reached.of_rows(reader.rows(f"SELECT {COLUMNS} FROM {{}} WHERE job = %s", self.job))
+        partition = self.partition if any(name.startswith(self.partition) for name in reached.numbers) else ""
+        last = positions[-1]
+        if any(log for logs in reached.numbers.values() for log in logs):
+            for position in positions[:-1]:
+                with contextlib.suppress(PositionOfOtherSource):
+                    return has_passed(reached, position, partition)
+        elif self.numbered and last.kind in _IN_LEDGER:  # an earlier release's, whose own numbers are the log's
+            last = Position(Kind.NUMBER, {"": max(last.numbers.values())}, last.text)
+        return has_passed(reached, last, partition)

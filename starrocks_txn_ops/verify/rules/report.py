@@ -1,0 +1,137 @@
+"""What `verify` has found, as lines and as JSON. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from starrocks_txn_ops.verify.rules.core import DIFFERENT, EXTRA, MISSING, Key, Verdict
+
+EQUAL, UNEQUAL, UNSETTLED, NOT_COMPARED, SKIPPED = "equal", "different", "unsettled", "not compared", "skipped"
+_KINDS: Final = (MISSING, EXTRA, DIFFERENT)
+
+
+@dataclass(frozen=True, slots=True)
+class TableReport:
+    """A table's result. `reason` says why it was not compared, `lacks` has columns that StarRocks' table lacks."""
+
+    table: str
+    sources: tuple[str, ...]
+    key: tuple[str, ...] = ()
+    rows: tuple[int, int] = (0, 0)
+    verdict: Verdict = field(default_factory=lambda: Verdict(0))
+    lacks: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    reason: str = ""
+    skipped: bool = False
+
+    @property
+    def status(self) -> str:
+        if self.verdict.different or self.lacks:
+            return UNEQUAL
+        if self.skipped:
+            return SKIPPED
+        if self.reason:
+            return NOT_COMPARED
+        return UNSETTLED if self.verdict.unsettled else EQUAL
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All tables at one position. `passed`: the job had passed it before they were compared; else `lacks` says why."""
+
+    position: str
+    passed: bool
+    lacks: str
+    tables: Sequence[TableReport]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    share: float = 1.0
+
+    @property
+    def exit_code(self) -> int:
+        """0: all equal; 1: something is different; 2: something could not be compared, or settled."""
+        found = {table.status for table in self.tables}
+        if UNEQUAL in found:
+            return 1
+        return 2 if found & {UNSETTLED, NOT_COMPARED} or found <= {SKIPPED} else 0
+
+
+def document(report: Report) -> dict[str, Any]:
+    return {
+        "position": report.position,
+        "passed": report.passed,
+        "lacks": report.lacks or None,
+        "sample": report.share,
+        "exit_code": report.exit_code,
+        "tables": [_table_document(table) for table in report.tables],
+        "left_out": dict(report.left_out),
+    }
+
+
+def _table_document(table: TableReport) -> dict[str, Any]:
+    verdict = table.verdict
+    return {
+        "table": table.table,
+        "sources": [*table.sources],
+        "status": table.status,
+        "reason": table.reason or None,
+        "source_rows": table.rows[0],
+        "target_rows": table.rows[1],
+        **{kind: verdict.counts[kind] for kind in _KINDS},
+        "unsettled": verdict.unsettled,
+        "uncounted": verdict.uncounted,
+        "columns_lacking": [*table.lacks],
+        "key": [*table.key],
+        "keys": {kind: [[*key] for key in keys] for kind, keys in verdict.keys.items()},
+        "unsettled_keys": [[*key] for key in verdict.unsettled_keys],
+        "notes": [*table.notes],
+    }
+
+
+def lines(report: Report) -> Iterator[str]:
+    sample = f", a sample of {report.share * 100:g} % of the keys" if report.share < 1.0 else ""
+    yield f"position {report.position}{sample}"
+    if not report.passed:
+        yield f"  the job had not passed it: {report.lacks or 'the ledger has nothing of the source'}"
+    for table in report.tables:
+        yield from _table_lines(table)
+    for name, why in report.left_out.items():
+        yield f"left out: {name}, {why}"
+    yield _summary(report)
+
+
+def _table_lines(table: TableReport) -> Iterator[str]:
+    verdict, title = table.verdict, f"{', '.join(table.sources)} -> {table.table}"
+    if table.reason:
+        yield f"{title}: {table.status}, {table.reason}"
+    else:
+        yield f"{title}: {table.status}, {table.rows[0]} rows at the source, {table.rows[1]} in StarRocks"
+    counts = [f"{kind} {verdict.counts[kind]}" for kind in _KINDS if verdict.counts[kind]]
+    if counts:
+        more = f", and {verdict.uncounted} more that were not looked at again" if verdict.uncounted else ""
+        yield f"  {', '.join(counts)}{more}"
+    for kind in _KINDS:
+        if verdict.keys.get(kind):
+            yield f"  {kind}: {_keys(table.key, verdict.keys[kind], verdict.counts[kind])}"
+    if table.lacks:
+        yield f"  columns that the table lacks: {', '.join(table.lacks)}"
+    if verdict.unsettled:
+        keys = _keys(table.key, verdict.unsettled_keys, verdict.unsettled)
+        yield f"  unsettled {verdict.unsettled}, which look different, and are not proven to be: {keys}"
+    yield from (f"  {note}" for note in table.notes)
+
+
+def _keys(names: Sequence[str], keys: Sequence[Key], of: int) -> str:
+    shown = "; ".join(", ".join(f"{name}={part}" for name, part in zip(names, key, strict=True)) for key in keys)
+    return f"{shown} and {of - len(keys)} more" if of > len(keys) else shown
+
+
+def _summary(report: Report) -> str:
+    counts = [(status, sum(table.status == status for table in report.tables)) for status in _ALL]
+    words = ", ".join(f"{count} {status}" for status, count in counts if count)
+    verdict = ("equal", "DIFFERENT", "NOT PROVEN")[report.exit_code]
+    return f"{verdict} at {report.position}: {words or 'no table'}"
+
+
+_ALL: Final = (EQUAL, UNEQUAL, UNSETTLED, NOT_COMPARED, SKIPPED)

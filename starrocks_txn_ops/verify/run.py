@@ -1,0 +1,215 @@
+"""One comparison of a job's tables with its source: snapshot, position, wait, tables."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from starrocks_txn_ops.ledger_reader import LedgerReader
+from starrocks_txn_ops.sync.catalog import read_catalog
+from starrocks_txn_ops.sync.settings import Sync
+from starrocks_txn_ops.sync.source_database import SourceDatabase
+from starrocks_txn_ops.sync.transactions import needs_transactions
+from starrocks_txn_ops.verify import mapping
+from starrocks_txn_ops.verify.mapping import Comparison, Mapped, Unmatched
+from starrocks_txn_ops.verify.passage import Passage
+from starrocks_txn_ops.verify.progress import Pace, Progress
+from starrocks_txn_ops.verify.rules import core
+from starrocks_txn_ops.verify.rules.core import Key, Look, Span, Verdict
+from starrocks_txn_ops.verify.rules.pairs import MYSQL, POSTGRESQL
+from starrocks_txn_ops.verify.rules.report import Report, TableReport
+from starrocks_txn_ops.verify.rules.statements import Statement
+from starrocks_txn_ops.verify.sides import Side, Source, open_source
+from starrocks_txn_sink.clock import Clock, Deadline
+from starrocks_txn_sink.errors import InputError, OptionError
+from starrocks_txn_sink.options.table_rules import SOURCE_TABLE
+from starrocks_txn_sink.protocol.ledger import identifier, quote
+from starrocks_txn_sink.rows.target import TargetColumn
+from starrocks_txn_sink.sink.typed.tables import table_columns
+from starrocks_txn_sink.sql.connection import LeaderConnection
+
+_STATEMENT_SECONDS: Final = 3_600.0
+_UTC: Final = (None, "UTC", "Etc/UTC", "Z", "+00:00")
+_PAUSE: Final = 0.5  # seconds before a look again, times its number
+_NO_PLACE: Final = (
+    'Write database = "postgresql://USER@HOST:5432/DATABASE" (or mysql://…) in [source], and '
+    "database_password_environment or database_password_file."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """`share` of the keys; at most `rows_a_second` of the source (0: any number); `shown` keys of each kind.
+
+    `seconds` is the longest wait for the job to pass a position.
+    """
+
+    share: float = 1.0
+    rows_a_second: int = 0
+    shown: int = 10
+    seconds: float = 300.0
+
+
+def verify(sync: Sync, pattern: str | None, limits: Limits, clock: Clock, progress: Progress) -> Report:
+    """Compare the tables of a file; `pattern` is for names of the source's tables or of StarRocks'.
+
+    Raises OptionError for a file without its source, InputError where there is nothing to compare, and the errors of
+    both databases.
+    """
+    place, password = source_of(sync)
+    job = sync.options.job
+    if job is None:
+        raise OptionError(
+            "The file names no job, whose ledger says how far it is.", hint='Write job = "…" in [target].'
+        )
+    tables, left_out = mapping.mapped(read_catalog(place, password, 60.0), sync.routes, sync.topics)
+    chosen = [table for table in tables if pattern is None or _matches(pattern, table)]
+    if not chosen:
+        hint = "Correct --table, or the file's routes and topics."
+        raise InputError("No table of the source is written by the file and named by --table.", hint=hint)
+    options = replace(sync.options, read_timeout=max(sync.options.read_timeout, _STATEMENT_SECONDS))
+    with contextlib.closing(LeaderConnection(options)) as leader, open_source(place, password) as source:
+        reader = LedgerReader(leader, options.database, Deadline.after(60.0, clock))
+        reader.require_job(str(job))
+        connector = mapping.connector_of(sync.topics)
+        numbered = needs_transactions(sync)
+        seconds = limits.seconds if numbered else 0.0  # a ledger of offsets never says it
+        passage = Passage(reader, str(job), connector, seconds, clock, numbered)
+        run = _Run(sync, place.postgresql, source, leader, passage, limits, clock, progress)
+        return run.report(chosen, left_out)
+
+
+def source_of(sync: Sync) -> tuple[SourceDatabase, str]:
+    """The source's place and password by the file; raises OptionError without them."""
+    if sync.database is None:
+        raise OptionError("The file does not say where the source is.", hint=_NO_PLACE)
+    return sync.database.place, sync.database.password()
+
+
+def _matches(pattern: str, table: Mapped) -> bool:
+    names = (table.name, *(source.collection for source in table.sources))
+    return any(re.fullmatch(pattern, name, re.ASCII) for name in names)
+
+
+@dataclass(slots=True)
+class _Run:
+    sync: Sync
+    postgresql: bool
+    source: Source
+    leader: LeaderConnection
+    passage: Passage
+    limits: Limits
+    clock: Clock
+    progress: Progress
+    pace: Pace = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.pace = Pace(self.limits.rows_a_second, self.clock)
+
+    def report(self, tables: Sequence[Mapped], left_out: dict[str, str]) -> Report:
+        position = self.source.position[0]
+        self.progress.says(f"The snapshot of the source is at {position}; waiting until the job has passed it.")
+        passed = self.passage.passed(self.source.position)
+        lacks = "" if passed else self.passage.last.lacks
+        if not passed:
+            self.progress.says(f"The job has not passed it: {lacks or 'its ledger has nothing of the source'}.")
+        plans = [(table, self._plan(table)) for table in tables]
+        counts: dict[int, int] = {}
+        for _, plan in plans:
+            for comparison in plan if isinstance(plan, list) else ():
+                counts[id(comparison)] = Side(comparison.source, self.source.snapshot).count()
+        self.progress.tables, self.progress.total = len(plans), sum(counts.values())
+        found = list[TableReport]()
+        for table, plan in plans:
+            self.progress.begin(table.name)
+            if isinstance(plan, TableReport):
+                found.append(plan)
+                continue
+            found += [self._compared(comparison, counts[id(comparison)]) for comparison in plan]
+            if plan[0].part:
+                found += self._strangers(table)
+        self.progress.end()
+        return Report(position, passed, lacks, found, left_out, self.limits.share)
+
+    def _plan(self, table: Mapped) -> list[Comparison] | TableReport:
+        """The comparisons for a table, or a report that says why there is none."""
+        rules, options = self.sync.assembly.rule_set, self.sync.options
+        names = tuple(source.collection for source in table.sources)
+        deadline = Deadline.after(60.0, self.clock)
+        of_table = rules.of(table.name)
+        only_history = of_table is not None and of_table.only_history
+        columns: Sequence[TargetColumn] = ()
+        if not only_history:
+            columns = table_columns(self.leader, options.database, [table.name], deadline).get(table.name, ())
+            if not columns:
+                return TableReport(table.name, names, reason=f"StarRocks has no table {table.name}")
+        declared = options.tables[table.name].keys if table.name in options.tables else ()
+        hexadecimal = getattr(self.sync.assembly, "binary_handling_mode", None) == "hex"
+        kind = POSTGRESQL if self.postgresql else MYSQL
+        try:
+            return mapping.comparisons(
+                table,
+                rules,
+                columns,
+                options.database,
+                kind,
+                tuple(declared if isinstance(declared, Sequence) else ()),
+                hexadecimal=hexadecimal,
+                in_utc=options.timestamp_zone in _UTC,
+                share=self.limits.share,
+            )
+        except Unmatched as reason:
+            return TableReport(table.name, names, reason=str(reason), skipped=only_history)
+
+    def _compared(self, comparison: Comparison, rows: int) -> TableReport:
+        still, now = Side(comparison.source, self.source.snapshot), Side(comparison.source, self.source.now)
+        target = Side(comparison.target, self._ask_target)
+        target_rows = target.count()
+        verdict = Verdict(self.limits.shown)
+
+        def look(keys: Sequence[Key]) -> Look:
+            before = _in_batches(now, keys)
+            passed = self.passage.passed(self.source.place())
+            there = _in_batches(target, keys)
+            return Look(before, there, _in_batches(now, keys), passed)
+
+        def told(span: Span, suspects: int) -> None:
+            self.progress.done(span.rows, suspects)
+            self.pace.rest(span.rows)
+
+        ranges: Iterator[Span] = iter([Span(rows=max(rows, target_rows))])
+        if comparison.walks and rows > core.RANGE_ROWS:
+            ranges = core.spans(still.boundary, still.after, still.count_of)
+        judge = comparison.judge
+        core.compare(still, target, ranges, look, judge, verdict, told, lambda n: self.clock.sleep(_PAUSE * n))
+        history = mapping.history_note(self.sync.assembly.rule_set, comparison.table)
+        notes = (*comparison.notes, *((history,) if history else ()))
+        key = tuple(pair.name for pair in comparison.source.keys)
+        sizes = (rows, target_rows)
+        return TableReport(comparison.table, comparison.collections, key, sizes, verdict, comparison.lacks, notes)
+
+    def _strangers(self, table: Mapped) -> Iterator[TableReport]:
+        """Rows whose _source_table is none of the source's: nobody will ever change or delete them."""
+        marks = ", ".join(["%s"] * len(table.sources))
+        names = tuple(source.collection for source in table.sources)
+        where = f"{quote(SOURCE_TABLE)} NOT IN ({marks}) OR {quote(SOURCE_TABLE)} IS NULL"
+        relation = identifier(self.sync.options.database, table.name)
+        ((count,),) = self._ask_target((f"SELECT count(*) FROM {relation} WHERE {where}", names))
+        if count:
+            verdict = Verdict(0)
+            verdict.counts[core.EXTRA] = int(count)
+            note = f"rows whose {SOURCE_TABLE} is no table of this source"
+            yield TableReport(table.name, ("no table of the source",), (), (0, int(count)), verdict, notes=(note,))
+
+    def _ask_target(self, statement: Statement) -> list[tuple[Any, ...]]:
+        return self.leader.query(*statement, Deadline.after(_STATEMENT_SECONDS, self.clock))
+
+
+def _in_batches(side: Side, keys: Sequence[Key]) -> dict[Key, Sequence[core.Row]]:
+    found: dict[Key, Sequence[core.Row]] = {}
+    for some in core.batches(keys, core.KEYS):
+        found |= side.rows(some)
+    return found

@@ -1,0 +1,233 @@
+"""The core of `verify`: each difference is found, nothing that is equal is reported, also while both sides go on."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, strategies as st
+
+from starrocks_txn_ops.verify.rules import core
+from starrocks_txn_ops.verify.rules.core import (
+    DIFFERENT,
+    EXTRA,
+    MISSING,
+    Judge,
+    Key,
+    Look,
+    Row,
+    Rows,
+    Span,
+    Sums,
+    Verdict,
+)
+
+Table = dict[Key, list[Row]]
+EXACT = Judge(lambda one, other: one == other)
+EACH = Judge(lambda one, other: one == other, each=True)
+CASELESS = Judge(lambda one, other: str(one).lower() == str(other).lower(), lenient=True)
+
+
+@dataclass
+class Memory:
+    """A side in memory; keys are whole numbers. `asked` has the sizes of what was fetched."""
+
+    table: Table
+    asked: list[int] = field(default_factory=list)
+
+    def sums(self, span: Span, digits: int) -> Sums:
+        sums: dict[str, tuple[int, int]] = {}
+        for key, mark in self._marks(span):
+            bucket = _md5(key)[:digits]
+            rows, total = sums.get(bucket, (0, 0))
+            sums[bucket] = rows + 1, total + int(mark[:15], 16)
+        return sums
+
+    def marks(self, span: Span, digits: int, buckets: Sequence[str]) -> Iterable[tuple[Key, str]]:
+        found = [pair for pair in self._marks(span) if _md5(pair[0])[:digits] in buckets]
+        self.asked.append(len(found))
+        return found
+
+    def rows(self, keys: Sequence[Key]) -> Rows:
+        self.asked.append(len(keys))
+        return {key: self.table[key] for key in keys if key in self.table}
+
+    def _marks(self, span: Span) -> list[tuple[Key, str]]:
+        low = None if span.low is None else int(span.low)
+        high = None if span.high is None else int(span.high)
+        return [
+            (key, _md5((key, row)))
+            for key, rows in self.table.items()
+            if (low is None or int(key[0]) >= low) and (high is None or int(key[0]) < high)
+            for row in rows
+        ]
+
+    # --- of the source alone ---
+
+    def boundary(self, low: str | None, rows: int) -> str | None:
+        numbers = sorted(int(key[0]) for key, of_key in self.table.items() for _ in of_key)
+        behind = [number for number in numbers if low is None or number >= int(low)]
+        return str(behind[rows]) if len(behind) > rows else None
+
+    def after(self, low: str) -> str | None:
+        return next((str(number) for number in sorted(int(key[0]) for key in self.table) if number > int(low)), None)
+
+    def count_of(self, span: Span) -> int:
+        return len(self._marks(span))
+
+
+def _md5(value: object) -> str:
+    return hashlib.md5(repr(value).encode(), usedforsecurity=False).hexdigest()
+
+
+def compared(source: Table, target: Table, judge: Judge = EXACT, range_rows: int = 7) -> Verdict:
+    """Compare two tables that stand still."""
+    ours, theirs, verdict = Memory(source), Memory(target), Verdict(1_000)
+    ranges = [*core.spans(ours.boundary, ours.after, ours.count_of, range_rows)]
+
+    def look(keys: Sequence[Key]) -> Look:
+        return Look(ours.rows(keys), theirs.rows(keys), ours.rows(keys), True)
+
+    core.compare(ours, theirs, ranges, look, judge, verdict)
+    return verdict
+
+
+def _sorted(table: Table, key: Key) -> list[str]:
+    return sorted(map(str, table.get(key, [])))
+
+
+KEYS = st.tuples(st.integers(-30, 30).map(str), st.sampled_from("ab"))
+ROWS = st.tuples(st.sampled_from((None, "x", "y", "Y")))
+TABLES = st.dictionaries(KEYS, st.lists(ROWS, min_size=1, max_size=2), max_size=60)
+
+
+@given(TABLES, TABLES, st.sampled_from((EXACT, EACH)), st.integers(1, 9))
+def test_all_and_only_the_differences_are_found(source: Table, target: Table, judge: Judge, rows: int) -> None:
+    verdict = compared(source, target, judge, rows)
+    found = {key: kind for kind, keys in verdict.keys.items() for key in keys}
+    expected = {
+        key
+        for key in {*source, *target}
+        if sorted(map(str, source.get(key, []))) != sorted(map(str, target.get(key, [])))
+    }
+    assert found.keys() == expected
+    assert verdict.different == len(expected)
+    for key, kind in found.items():
+        assert (kind == MISSING) == (key not in target)
+        assert key in source or kind == EXTRA
+    assert not verdict.unsettled
+
+
+@given(TABLES)
+def test_what_a_judge_takes_for_the_same_is_no_difference(source: Table) -> None:
+    target = {key: [tuple(text and text.upper() for text in row) for row in rows] for key, rows in source.items()}
+    assert compared(source, target, CASELESS).different == 0
+
+
+@given(TABLES, st.integers(1, 9))
+def test_ranges_have_each_row_once_and_have_a_size(source: Table, rows: int) -> None:
+    side = Memory(source)
+    ranges = [*core.spans(side.boundary, side.after, side.count_of, rows)]
+    assert ranges[0].low is None
+    assert ranges[-1].high is None
+    assert all(one.high == other.low for one, other in itertools.pairwise(ranges))
+    sizes = [side.count_of(span) for span in ranges]
+    assert sum(sizes) == sum(map(len, source.values()))
+    of_one = max((sum(len(rows) for key, rows in source.items() if key[0] == first) for first, _ in source), default=0)
+    assert all(size <= max(rows, of_one) for size in sizes)
+
+
+def test_rows_that_are_equal_never_leave_the_databases() -> None:
+    source: Table = {(str(number), "a"): [("x",)] for number in range(2_000)}
+    ours, theirs = Memory(source), Memory({**source, ("77", "a"): [("y",)]})
+    (suspect,) = core.suspects(ours, theirs, Span(rows=2_000), EXACT)
+    assert suspect == ("77", "a")
+    assert sum(ours.asked) < 400
+
+
+def test_many_rows_that_the_source_does_not_have_come_in_small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core, "BUCKET_ROWS", 4)
+    monkeypatch.setattr(core, "RANGE_ROWS", 50)
+    theirs = Memory({(str(number), "a"): [("x",)] for number in range(2_000)})
+    found = [*core.suspects(Memory({("1", "a"): [("x",)]}), theirs, Span(rows=1), EXACT)]
+    assert len(found) == 1_999
+    assert max(theirs.asked) <= 50
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_rows_that_the_source_has_deleted_may_stay_by_a_rule(kept: bool) -> None:
+    judge = Judge(lambda one, other: one == other, keeps=kept)
+    verdict = compared({("1", "a"): [("x",)]}, {("1", "a"): [("x",)], ("2", "a"): [("x",)]}, judge)
+    assert verdict.counts[EXTRA] == (0 if kept else 1)
+
+
+# --- what goes on meanwhile ---
+
+
+@dataclass
+class Moving:
+    """A key's row at the source, and in StarRocks, look by look: (before, in StarRocks, after, whether passed)."""
+
+    looks: list[tuple[str | None, str | None, str | None, bool]]
+
+    def verdict(self) -> Verdict:
+        answers, verdict = iter(self.looks), Verdict(10)
+
+        def rows(text: str | None) -> Rows:
+            return {} if text is None else {("1",): [(text,)]}
+
+        def look(keys: Sequence[Key]) -> Look:
+            assert keys == [("1",)]
+            before, target, after, passed = next(answers)
+            return Look(rows(before), rows(target), rows(after), passed)
+
+        core.settle([("1",)], look, EXACT, verdict, lambda _: None)
+        return verdict
+
+
+def test_a_row_that_arrives_is_equal() -> None:
+    verdict = Moving([("b", "a", "b", True), ("b", "b", "b", True)]).verdict()
+    assert not verdict.different
+    assert not verdict.unsettled
+
+
+def test_a_row_that_changed_between_the_two_reads_of_the_source_proves_nothing() -> None:
+    hot = [(str(number), str(number + 1), str(number + 2), True) for number in range(core.LOOKS)]
+    verdict = Moving(hot).verdict()  # type: ignore[arg-type]
+    assert not verdict.different
+    assert verdict.unsettled_keys == [("1",)]
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "kind"), [("a", None, MISSING), (None, "a", EXTRA), ("a", "b", DIFFERENT)]
+)
+def test_a_row_that_rests_and_differs_twice_is_different(source: str | None, target: str | None, kind: str) -> None:
+    verdict = Moving([("z", target, source, True), *[(source, target, source, True)] * 2]).verdict()
+    assert verdict.keys == {kind: [("1",)]}
+
+
+def test_once_is_not_enough() -> None:
+    verdict = Moving([("a", "b", "a", True), ("b", "b", "b", True)]).verdict()
+    assert not verdict.different
+
+
+def test_nothing_is_proven_in_front_of_the_position() -> None:
+    verdict = Moving([("a", "b", "a", False)] * core.LOOKS).verdict()
+    assert not verdict.different
+    assert verdict.unsettled == 1
+
+
+def test_the_memory_of_a_table_that_was_emptied_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core, "ENOUGH", 20)
+    monkeypatch.setattr(core, "SUSPECTS", 10)
+    verdict = compared({(str(number), "a"): [("x",)] for number in range(100)}, {})
+    assert verdict.counts[MISSING] == 20
+    assert verdict.uncounted == 80
+
+
+@pytest.mark.parametrize(("rows", "digits"), [(0, 0), (256, 0), (257, 1), (65_536, 2), (65_537, 3), (10**9, 6)])
+def test_buckets_are_small(rows: int, digits: int) -> None:
+    assert core.digits_for(rows) == digits
