@@ -18,7 +18,7 @@ from starrocks_txn_ops.verify.mapping import Comparison, Mapped, Unmatched
 from starrocks_txn_ops.verify.passage import Passage
 from starrocks_txn_ops.verify.progress import Pace, Progress
 from starrocks_txn_ops.verify.rules import core
-from starrocks_txn_ops.verify.rules.core import Key, Look, Span, Verdict
+from starrocks_txn_ops.verify.rules.core import Key, KeyRange, Look, Verdict
 from starrocks_txn_ops.verify.rules.pairs import MYSQL, POSTGRESQL
 from starrocks_txn_ops.verify.rules.report import Report, TableReport
 from starrocks_txn_ops.verify.rules.statements import Statement
@@ -176,11 +176,11 @@ class _Run:
             there = _in_batches(target, keys)
             return Look(before, there, _in_batches(now, keys), passed)
 
-        def told(span: Span, suspects: int) -> None:
+        def told(span: KeyRange, suspects: int) -> None:
             self.progress.done(span.rows, suspects)
             self.pace.rest(span.rows)
 
-        ranges: Iterator[Span] = iter([Span(rows=max(rows, target_rows))])
+        ranges: Iterator[KeyRange] = iter([KeyRange(rows=max(rows, target_rows))])
         if comparison.walks and rows > core.RANGE_ROWS:
             ranges = core.spans(still.boundary, still.after, still.count_of)
         judge = comparison.judge

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from starrocks_txn_ops.sync.source_database import SourceDatabase
-from starrocks_txn_ops.verify.rules.core import Key, Row, Rows, Span, Sums
+from starrocks_txn_ops.verify.rules.core import Key, KeyRange, Row, Rows, Sums
 from starrocks_txn_ops.verify.rules.statements import Questions, Statement
 from starrocks_txn_sink.errors import OptionError
 
@@ -41,7 +41,7 @@ class Side:
     def count(self) -> int:
         return int(self.ask(self.questions.count())[0][0])
 
-    def count_of(self, span: Span) -> int:
+    def count_of(self, span: KeyRange) -> int:
         return int(self.ask(self.questions.count_of(span))[0][0])
 
     def boundary(self, low: str | None, rows: int) -> str | None:
@@ -53,12 +53,12 @@ class Side:
     def _first(self, statement: Statement) -> str | None:
         return next((str(row[0]) for row in self.ask(statement)), None)
 
-    def sums(self, span: Span, digits: int) -> Sums:
+    def sums(self, span: KeyRange, digits: int) -> Sums:
         return {
             str(bucket): (int(rows), int(total)) for bucket, rows, total in self.ask(self.questions.sums(span, digits))
         }
 
-    def marks(self, span: Span, digits: int, buckets: Sequence[str]) -> Iterable[tuple[Key, str]]:
+    def marks(self, span: KeyRange, digits: int, buckets: Sequence[str]) -> Iterable[tuple[Key, str]]:
         for *key, mark in self.ask(self.questions.marks(span, digits, buckets)):
             yield self._key(key), str(mark)
 

@@ -50,7 +50,7 @@ MISSING, EXTRA, DIFFERENT = "missing", "extra", "different"
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class KeyRange:
     """A range of the first key column's texts: from `low` to in front of `high`; None is no limit."""
 
     low: str | None = None
@@ -61,9 +61,9 @@ class Span:
 class Reader(Protocol):
     """One side of a table."""
 
-    def sums(self, span: Span, digits: int) -> Sums: ...
+    def sums(self, span: KeyRange, digits: int) -> Sums: ...
 
-    def marks(self, span: Span, digits: int, buckets: Sequence[str]) -> Iterable[tuple[Key, str]]: ...
+    def marks(self, span: KeyRange, digits: int, buckets: Sequence[str]) -> Iterable[tuple[Key, str]]: ...
 
     def rows(self, keys: Sequence[Key]) -> Rows: ...
 
@@ -141,9 +141,9 @@ def digits_for(rows: int) -> int:
 def spans(
     boundary: Callable[[str | None, int], str | None],
     after: Callable[[str], str | None],
-    count: Callable[[Span], int],
+    count: Callable[[KeyRange], int],
     rows: int = RANGE_ROWS,
-) -> Iterator[Span]:
+) -> Iterator[KeyRange]:
     """The ranges of a table, each of about `rows` rows; together they have every possible key.
 
     `boundary` gives the key that is so many rows behind another, `after` the next one; None at the end. A key value
@@ -153,13 +153,13 @@ def spans(
     while True:
         high = boundary(low, rows)
         if high is None:
-            yield Span(low, None, rows)
+            yield KeyRange(low, None, rows)
             return
         size = rows
         if high == low:  # all these rows have one value in the first column of the key
             high = after(high)
-            size = count(Span(low, high))
-        yield Span(low, high, size)
+            size = count(KeyRange(low, high))
+        yield KeyRange(low, high, size)
         if high is None:
             return
         low = high
@@ -173,7 +173,7 @@ def both(one: Callable[[], _T], other: Callable[[], _T]) -> tuple[_T, _T]:
         return first, later.result()
 
 
-def suspects(source: Reader, target: Reader, span: Span, judge: Judge) -> Iterator[Key]:
+def suspects(source: Reader, target: Reader, span: KeyRange, judge: Judge) -> Iterator[Key]:
     """The keys of a range whose rows differ between the source's snapshot and StarRocks, as it is now."""
     digits = digits_for(span.rows)
     ours, theirs = _sums(source, target, span, digits)
@@ -188,7 +188,7 @@ def suspects(source: Reader, target: Reader, span: Span, judge: Judge) -> Iterat
         yield from _suspects_of(source, target, span, judge, digits, some)
 
 
-def _sums(source: Reader, target: Reader, span: Span, digits: int) -> tuple[Sums, Sums]:
+def _sums(source: Reader, target: Reader, span: KeyRange, digits: int) -> tuple[Sums, Sums]:
     return both(lambda: source.sums(span, digits), lambda: target.sums(span, digits))
 
 
@@ -207,7 +207,7 @@ def _groups(buckets: Iterable[str], ours: Sums, theirs: Sums) -> Iterator[list[s
 
 
 def _suspects_of(
-    source: Reader, target: Reader, span: Span, judge: Judge, digits: int, buckets: Sequence[str]
+    source: Reader, target: Reader, span: KeyRange, judge: Judge, digits: int, buckets: Sequence[str]
 ) -> Iterator[Key]:
     ours, theirs = both(
         lambda: _by_key(source.marks(span, digits, buckets)), lambda: _by_key(target.marks(span, digits, buckets))
@@ -268,11 +268,11 @@ def settle(
 def compare(
     source: Reader,
     target: Reader,
-    ranges: Iterable[Span],
+    ranges: Iterable[KeyRange],
     look: Callable[[Sequence[Key]], Look],
     judge: Judge,
     verdict: Verdict,
-    told: Callable[[Span, int], None] = lambda _, __: None,
+    told: Callable[[KeyRange, int], None] = lambda _, __: None,
     pause: Callable[[int], None] = lambda _: None,
 ) -> None:
     """Compare a table range by range; `told` hears each range that is done, with the suspects of it."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from starrocks_txn_ops.verify.rules.core import Key, Span
+from starrocks_txn_ops.verify.rules.core import Key, KeyRange
 from starrocks_txn_ops.verify.rules.pairs import MYSQL, POSTGRESQL, Pair
 from starrocks_txn_ops.verify.rules.sameness import exactly
 
@@ -61,13 +61,13 @@ class Questions:
     def count(self) -> Statement:
         return f"SELECT count(*) FROM {self._relation}", ()
 
-    def count_of(self, span: Span) -> Statement:
+    def count_of(self, span: KeyRange) -> Statement:
         where, parameters = self._span(span)
         return f"SELECT count(*) FROM {self._relation} WHERE {where}", parameters
 
     def boundary(self, low: str | None, rows: int) -> Statement:
         """The first key column of the row that is `rows` rows behind `low`, in order; no row where there are fewer."""
-        where, parameters = self._span(Span(low, None))
+        where, parameters = self._span(KeyRange(low, None))
         return (
             f"{_AT_SOURCE}SELECT k0 FROM {self._relation} WHERE {where} ORDER BY x0 LIMIT 1 OFFSET {rows}",
             parameters,
@@ -79,14 +79,14 @@ class Questions:
         sql = f"{_AT_SOURCE}SELECT k0 FROM {relation} WHERE x0 > %s ORDER BY x0 LIMIT 1"
         return sql, (self._parameter(self.keys[0], low),)
 
-    def sums(self, span: Span, digits: int) -> Statement:
+    def sums(self, span: KeyRange, digits: int) -> Statement:
         """Of each bucket: its digits, how many rows it has, and its sum."""
         where, parameters = self._span(span)
         head = self._md5_60(self._mark())
         sql = f"SELECT {self._bucket(digits)} AS b, count(*), sum({head}) FROM {self._relation} WHERE {where} GROUP BY "
         return sql + ("1" if self.dialect != MYSQL else "b"), parameters
 
-    def marks(self, span: Span, digits: int, buckets: Sequence[str]) -> Statement:
+    def marks(self, span: KeyRange, digits: int, buckets: Sequence[str]) -> Statement:
         """Key and mark of each row of some buckets."""
         where, parameters = self._span(span)
         names = ", ".join(f"k{number}" for number in range(len(self.keys)))
@@ -121,7 +121,7 @@ class Questions:
             return int(text)
         return text if self.dialect == STARROCKS else pair.parameter(text)
 
-    def _span(self, span: Span) -> tuple[str, tuple[Any, ...]]:
+    def _span(self, span: KeyRange) -> tuple[str, tuple[Any, ...]]:
         parts, parameters = [], list[Any]()
         if span.low is not None:
             parts.append("x0 >= %s")

@@ -17,10 +17,10 @@ from starrocks_txn_ops.verify.rules.core import (
     MISSING,
     Judge,
     Key,
+    KeyRange,
     Look,
     Row,
     Rows,
-    Span,
     Sums,
     Verdict,
 )
@@ -38,7 +38,7 @@ class Memory:
     table: Table
     asked: list[int] = field(default_factory=list)
 
-    def sums(self, span: Span, digits: int) -> Sums:
+    def sums(self, span: KeyRange, digits: int) -> Sums:
         sums: dict[str, tuple[int, int]] = {}
         for key, mark in self._marks(span):
             bucket = _md5(key)[:digits]
@@ -46,7 +46,7 @@ class Memory:
             sums[bucket] = rows + 1, total + int(mark[:15], 16)
         return sums
 
-    def marks(self, span: Span, digits: int, buckets: Sequence[str]) -> Iterable[tuple[Key, str]]:
+    def marks(self, span: KeyRange, digits: int, buckets: Sequence[str]) -> Iterable[tuple[Key, str]]:
         found = [pair for pair in self._marks(span) if _md5(pair[0])[:digits] in buckets]
         self.asked.append(len(found))
         return found
@@ -55,7 +55,7 @@ class Memory:
         self.asked.append(len(keys))
         return {key: self.table[key] for key in keys if key in self.table}
 
-    def _marks(self, span: Span) -> list[tuple[Key, str]]:
+    def _marks(self, span: KeyRange) -> list[tuple[Key, str]]:
         low = None if span.low is None else int(span.low)
         high = None if span.high is None else int(span.high)
         return [
@@ -75,7 +75,7 @@ class Memory:
     def after(self, low: str) -> str | None:
         return next((str(number) for number in sorted(int(key[0]) for key in self.table) if number > int(low)), None)
 
-    def count_of(self, span: Span) -> int:
+    def count_of(self, span: KeyRange) -> int:
         return len(self._marks(span))
 
 
@@ -143,7 +143,7 @@ def test_ranges_have_each_row_once_and_have_a_size(source: Table, rows: int) -> 
 def test_rows_that_are_equal_never_leave_the_databases() -> None:
     source: Table = {(str(number), "a"): [("x",)] for number in range(2_000)}
     ours, theirs = Memory(source), Memory({**source, ("77", "a"): [("y",)]})
-    (suspect,) = core.suspects(ours, theirs, Span(rows=2_000), EXACT)
+    (suspect,) = core.suspects(ours, theirs, KeyRange(rows=2_000), EXACT)
     assert suspect == ("77", "a")
     assert sum(ours.asked) < 400
 
@@ -152,7 +152,7 @@ def test_many_rows_that_the_source_does_not_have_come_in_small_parts(monkeypatch
     monkeypatch.setattr(core, "BUCKET_ROWS", 4)
     monkeypatch.setattr(core, "RANGE_ROWS", 50)
     theirs = Memory({(str(number), "a"): [("x",)] for number in range(2_000)})
-    found = [*core.suspects(Memory({("1", "a"): [("x",)]}), theirs, Span(rows=1), EXACT)]
+    found = [*core.suspects(Memory({("1", "a"): [("x",)]}), theirs, KeyRange(rows=1), EXACT)]
     assert len(found) == 1_999
     assert max(theirs.asked) <= 50
 

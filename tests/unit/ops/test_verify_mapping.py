@@ -9,7 +9,7 @@ import pytest
 from starrocks_txn_ops.sync.catalog import DescribedTable
 from starrocks_txn_ops.verify.mapping import Comparison, Mapped, Unmatched, comparisons, connector_of, mapped
 from starrocks_txn_ops.verify.rules import sameness
-from starrocks_txn_ops.verify.rules.core import Span
+from starrocks_txn_ops.verify.rules.core import KeyRange
 from starrocks_txn_ops.verify.rules.pairs import MYSQL, POSTGRESQL, NotComparable, pair_of
 from starrocks_txn_sink.options.table_rules import RuleSet, TableRules
 from starrocks_txn_sink.rows.target import TargetColumn, parse_type
@@ -90,7 +90,7 @@ def test_masks_compare_what_the_rule_makes() -> None:
     rules = [TableRules(tables="orders", mask=mask, salt="pepper")]
     (found,) = compared(rules, columns(**PLAIN))
     email, price, note = found.source.values
-    assert "pepper" not in str(found.source.sums(Span(), 1))
+    assert "pepper" not in str(found.source.sums(KeyRange(), 1))
     assert email.agree("a@b", hashlib.sha256(b"peppera@b").hexdigest())
     assert not email.agree("a@b", hashlib.sha256(b"a@b").hexdigest())
     assert found.judge.each, "a value that no statement hashes is compared in the client"
