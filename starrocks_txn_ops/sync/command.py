@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starrocks_txn_ops import command_line
 from starrocks_txn_ops.sync.settings import LEFT_OUT, Sync, read_sync
-from starrocks_txn_ops.sync.talk import Talk, count_of, noise_file, quiet_children
+from starrocks_txn_ops.sync.talk import Talk, count_of, quiet_children
 from starrocks_txn_ops.sync.transactions import judge_transactions, needs_transactions
 from starrocks_txn_sink.clock import parse_duration
 from starrocks_txn_sink.errors import InputError, PartitionClosed
@@ -179,9 +179,7 @@ def started(sync: Sync, talk: Talk) -> SparkSession:
     """Spark's session. On a terminal it starts quietly, if it starts here."""
     if not talk.on_terminal or _SUBMITTED in os.environ:
         return session(sync)
-    file = noise_file(sync.options.job or sync.options.database)
-    talk.say(f"starting Spark; what Spark, Ivy and Kafka's client say is in {file}")
-    with quiet_children(file):
+    with quiet_children(sync.options.job or sync.options.database, talk.say):
         return session(sync)
 
 

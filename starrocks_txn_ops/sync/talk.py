@@ -98,13 +98,13 @@ def _ago(seconds: float) -> str:
 
 
 class Talk:
-    """Prints to `out` what a query tells as a listener, from `begin` until `end`; on a terminal one line is renewed."""
+    """Prints to `out` what a query tells as a listener, while it is `running`; on a terminal one line is renewed."""
 
     def __init__(self, out: TextIO | None = None, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._out, self._monotonic = out or sys.stderr, monotonic
         self.on_terminal = self._out.isatty()
         self._told = Told(monotonic())
-        self._guard = threading.Lock()
+        self._guard = threading.RLock()  # a signal's handler may print in the middle of a line
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self._shown = False
@@ -171,20 +171,16 @@ class _Others:
         return getattr(self._out, name)
 
 
-def noise_file(job: str) -> Path:
-    """Where the noise of a job's other processes goes."""
-    name = "".join(character if character.isalnum() else "-" for character in job)
-    return Path(tempfile.gettempdir()) / f"starrocks-txn-sink-{name}.log"
-
-
 @contextlib.contextmanager
-def quiet_children(file: Path) -> Iterator[None]:
-    """Let the processes that start in the block, such as Spark's JVM, write to a new `file` instead of the terminal.
+def quiet_children(job: str, say: Callable[[str], None]) -> Iterator[None]:
+    """Let the processes that start in the block, Spark's JVM and its own, write to a file that `say` hears of first.
 
-    If the block fails, the end of the file comes to standard error, since it says why. Raises OSError for a file that
-    cannot be written, or is somebody's link.
+    If the block fails, the end of the file comes to standard error, since it says why.
     """
-    log = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+    name = "".join(character if character.isalnum() else "-" for character in job)
+    # A new file each time: one of a known name may be another user's, or that of a run of the job that goes on.
+    log, file = tempfile.mkstemp(prefix=f"starrocks-txn-sink-{name}-", suffix=".log")
+    say(f"starting Spark; what Spark, Ivy and Kafka's client say is in {file}")
     kept = os.dup(1), os.dup(2)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
@@ -200,4 +196,4 @@ def quiet_children(file: Path) -> Iterator[None]:
             os.close(descriptor)
         os.close(log)
         if failed:
-            sys.stderr.write(file.read_text(encoding="utf-8", errors="replace")[-_LAST_CHARACTERS:])
+            sys.stderr.write(Path(file).read_text(encoding="utf-8", errors="replace")[-_LAST_CHARACTERS:])
