@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from starrocks_txn_ops import cli
 from starrocks_txn_ops.sync.settings import Sync, parse_sync
-from tests.cdc.mariadb import MariaDB, NoMariaDB
-from tests.cdc.postgres import NoPostgres, Postgres
+from tests.cdc.mariadb import MariaDB
+from tests.cdc.postgres import Postgres
 
 Shown = pytest.CaptureFixture[str]
 
@@ -37,28 +36,6 @@ MARIADB = (
     "CREATE TABLE shop.codes (code VARCHAR(8) NOT NULL, UNIQUE (code))",
     "CREATE VIEW shop.seen AS SELECT * FROM shop.orders",
 )
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Postgres]:
-    try:
-        server = Postgres()
-    except NoPostgres as missing:
-        pytest.skip(str(missing))
-    with server:
-        server.sql(POSTGRES)
-        yield server
-
-
-@pytest.fixture(scope="module")
-def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDB]:
-    try:
-        server = MariaDB(tmp_path_factory.mktemp("mariadb") / "server")
-    except NoMariaDB as missing:
-        pytest.skip(str(missing))
-    with server:
-        server.sql(*MARIADB)
-        yield server
 
 
 def written(url: str, tmp_path: Path, *words: str) -> tuple[Sync, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,8 @@ import pytest
 from starrocks_txn_ops import cli
 from starrocks_txn_ops.verify.rules import core
 from starrocks_txn_sink.protocol.ledger import create_table
-from tests.cdc.mariadb import MariaDB, NoMariaDB
-from tests.cdc.postgres import NoPostgres, Postgres
+from tests.cdc.mariadb import MariaDB
+from tests.cdc.postgres import Postgres
 from tests.support.query_port import query
 from tests.support.servers import Server
 
@@ -32,28 +32,7 @@ CREATE TABLE tenants (tenant INT, name TEXT, n INT, twice INT GENERATED ALWAYS A
 CREATE TABLE keyless (n INT);
 CREATE TABLE days (day DATE, at TIMESTAMP, n INT, PRIMARY KEY (at, day));
 """
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Postgres]:
-    try:
-        server = Postgres()
-    except NoPostgres as missing:
-        pytest.skip(str(missing))
-    with server:
-        server.sql(POSTGRES)
-        yield server
-
-
-@pytest.fixture(scope="module")
-def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDB]:
-    try:
-        server = MariaDB(tmp_path_factory.mktemp("mariadb") / "server")
-    except NoMariaDB as missing:
-        pytest.skip(str(missing))
-    with server:
-        server.sql("CREATE DATABASE shop")
-        yield server
+MARIADB = ("CREATE DATABASE shop",)
 
 
 @pytest.fixture

@@ -24,8 +24,6 @@ from starrocks_txn_sink.sources.formats.protobuf_schemas import Schema, read_sch
 from tests.support.both_ways import both_ways
 from tests.support.depth import scaled
 
-pytestmark = pytest.mark.usefixtures("loop")
-
 TEXTS = ("", "plain", 'q"\\/\b\f\n\r\t\x00\x1f\x7f', "größe €", "𝄞 x", "a" * 70, "\u2028")
 INT32, INT64 = (0, 1, -1, 300, 2**31 - 1, -(2**31)), (0, 127, -(2**63), 2**63 - 1, 2**59 + 12345)
 UINT32, UINT64 = (0, 1, 2**31, 2**32 - 1), (0, 1, 2**63, 2**64 - 1)
