@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -15,18 +16,14 @@ from tests.cdc.mariadb import MariaDB, NoMariaDB
 from tests.cdc.postgres import NoPostgres, Postgres
 from tests.kafka.broker import Broker
 from tests.kafka.jars import SPARK, NoMaven, archives, fetched
+from tests.support.quick_start import blocks
 from tests.support.waiting import wait_until
 
 POMS = {"postgres": CONNECT, "mariadb": CONNECT_MARIADB}
 _WITH_SCHEMAS = {
-    f"{part}.converter{name}": value
-    for part in ("key", "value")
-    for name, value in (("", "org.apache.kafka.connect.json.JsonConverter"), (".schemas.enable", "true"))
-} | {
+    **{f"{part}.converter": "org.apache.kafka.connect.json.JsonConverter" for part in ("key", "value")},
     "provide.transaction.metadata": "true",
-    "decimal.handling.mode": "precise",
-    "time.precision.mode": "adaptive_time_microseconds",
-    "column.propagate.source.type": ".*",
+    **json.loads(blocks("docs/start/debezium.md", "json")[2]),
     "topic.creation.default.partitions": "1",
     "topic.creation.default.replication.factor": "1",
 }

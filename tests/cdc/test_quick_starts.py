@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 PAGE, FLINK, TABLES = "docs/start/debezium.md", "docs/start/flink.md", "docs/start/kafka.md"
 (POSTGRES_TABLES, MYSQL_TABLES, POSTGRES_CHANGES, MYSQL_CHANGES, SELECT) = blocks(PAGE, "sql")
-POSTGRES_CONNECTOR, MYSQL_CONNECTOR = blocks(PAGE, "json")
+POSTGRES_CONNECTOR, MYSQL_CONNECTOR, _FOR_SYNC = blocks(PAGE, "json")
 (SHOWN,) = blocks(PAGE, "text")
 
 
