@@ -1,4 +1,7 @@
-"""Collects the news fragments of news/ into CHANGELOG.md: python .ci/news.py VERSION DATE."""
+"""Collects the news fragments of news/ into CHANGELOG.md: python .ci/news.py VERSION DATE.
+
+`python .ci/news.py --section VERSION` prints what CHANGELOG.md says of a version: the notes of its release.
+"""
 
 from __future__ import annotations
 
@@ -50,5 +53,17 @@ def release(root: Path, version: str, date: str) -> None:
             path.unlink()
 
 
+def told(root: Path, version: str) -> str:
+    """What CHANGELOG.md says of a version, below its heading; raises ValueError without such a section."""
+    changelog = (root / "CHANGELOG.md").read_text(encoding="utf-8")
+    found = re.search(rf"^## {re.escape(version)}(?: [^\n]*)?\n(.*?)(?=^## |\Z)", changelog, re.MULTILINE | re.DOTALL)
+    if found is None:
+        raise ValueError(f"CHANGELOG.md has no section for {version}.")
+    return found[1].strip() + "\n"
+
+
 if __name__ == "__main__":
-    release(Path(__file__).parents[1], *sys.argv[1:])
+    if sys.argv[1:2] == ["--section"]:
+        sys.stdout.write(told(Path(__file__).parents[1], sys.argv[2]))
+    else:
+        release(Path(__file__).parents[1], *sys.argv[1:])

@@ -120,6 +120,10 @@ def test_a_release_collects_the_fragments_once(tmp_path: Path) -> None:
     assert "## 0.2.0 (2026-12-01)\n\nFixed:\n\n- A thing is right.\n" in text
     assert text.index("## 0.2.0") < text.index("## 0.1.0")
     assert not (tmp_path / "news" / "one.fixed.md").exists()
+    assert module.told(tmp_path, "0.2.0") == "Fixed:\n\n- A thing is right.\n"
+    assert module.told(tmp_path, "0.1.0") == "\n"
+    with pytest.raises(ValueError, match="no section"):
+        module.told(tmp_path, "0.2")
     with pytest.raises(ValueError, match="already"):
         module.release(tmp_path, "0.2.0", "2026-12-02")
     with pytest.raises(ValueError, match="no news fragments"):
