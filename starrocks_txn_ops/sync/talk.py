@@ -68,10 +68,14 @@ class Told:
         if self.dead_lettered:
             parts.append(f"{self.dead_lettered:,} rows are dead letters")
         if self.snapshot:
-            parts.append(f"snapshot: {self.snapshot}")
+            parts.append(f"snapshot: {self.snapshot}{self._of_rows()}")
         if self.waiting:
             parts.append(f"waiting: {self.waiting}")
         return ", ".join(parts)
+
+    def _of_rows(self) -> str:
+        """How many rows of a snapshot this run has written, of those that the topics had for it so far."""
+        return "" if self.behind is None else f", {self.rows:,} of about {self.rows + self.behind:,} rows"
 
     def sum(self, now: float) -> str:
         """All of the run in one line."""

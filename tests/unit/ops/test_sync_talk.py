@@ -60,7 +60,7 @@ def test_a_log_gets_whole_lines_with_rate_lag_and_last_commit() -> None:
         "sync: running, 4 tables",
         "sync: 0 rows/s, no commit yet, 0 rows in 0 commits",
         "sync: 200 rows/s, 17 messages behind, last commit 2.0 s ago, 2,000 rows in 2 commits, "
-        "3 rows are dead letters, snapshot: 3 of 5 tables, waiting: server_unreachable",
+        "3 rows are dead letters, snapshot: 3 of 5 tables, 2,000 of about 2,017 rows, waiting: server_unreachable",
         "sync: 0 rows/s, 17 messages behind, last commit 1 min 42 s ago, 2,000 rows in 2 commits, "
         "3 rows are dead letters",
         "sync: ended: 2,000 rows in 2 commits, 2 min 2 s, 16 rows/s, 3 rows are dead letters",
