@@ -31,13 +31,17 @@ class StateDirectory(Protocol):
     empty; deleting a missing file is no error.
     """
 
-    def write(self, name: str, content: bytes | pa.Buffer) -> None: ...
+    def write(self, name: str, content: bytes | pa.Buffer) -> None:
+        """Write the whole file, replacing an older one of this name. Raises StateNotWritten."""
 
-    def open(self, name: str) -> pa.NativeFile: ...
+    def open(self, name: str) -> pa.NativeFile:
+        """The file for random access, which the caller closes; raises FileNotFoundError and StateNotRead."""
 
-    def names(self, folder: str) -> list[str]: ...
+    def names(self, folder: str) -> list[str]:
+        """Names of the complete files in `folder`, without the folder, in no order. Raises StateNotRead."""
 
-    def delete(self, name: str) -> None: ...
+    def delete(self, name: str) -> None:
+        """Delete the file, if it is there."""
 
 
 @dataclass(slots=True)
@@ -100,6 +104,7 @@ class FileDirectory:
         ]
 
     def delete(self, name: str) -> None:
+        """Delete the file, if it is there. Raises OSError."""
         system, path = self._path(name)
         with contextlib.suppress(FileNotFoundError):
             system.delete_file(path)

@@ -64,6 +64,7 @@ class PartitionedEvents:
 
     @property
     def starts(self) -> Indexes:
+        """The first place of each source partition's events, parallel to `names`."""
         return starts(self.ends)
 
     def positions(self) -> Indexes:

@@ -138,9 +138,11 @@ class OpenTransaction:
     number: int | None = None
 
     def with_rows(self, rows: int, more_bytes: int, blobs: tuple[int, ...]) -> OpenTransaction:
+        """The transaction with `rows` more rows of `more_bytes` Arrow bytes, which are in the further `blobs`."""
         return replace(self, rows=self.rows + rows, bytes=self.bytes + more_bytes, blobs=self.blobs + blobs)
 
     def as_dropped(self) -> OpenTransaction:
+        """The transaction without its rows: the events that follow are skipped, to its END."""
         return replace(self, rows=0, bytes=0, blobs=(), dropped=True)
 
 
@@ -174,6 +176,7 @@ class AssemblerState:
         return min(opened) + open_timeout if opened and open_timeout is not None else None
 
     def to_json(self) -> str:
+        """The header as JSON; the rows are in the blobs."""
         value = {
             "format": FORMAT,
             "last_position": self.last_position,
@@ -202,18 +205,24 @@ class SourceState(Protocol):
     RULES: ClassVar[str]
 
     @classmethod
-    def from_json(cls, text: str) -> SourceState: ...
+    def from_json(cls, text: str) -> SourceState:
+        """The state that `to_json` wrote; InputError when another format wrote it."""
 
-    def expires_at(self, open_timeout: float | None) -> float | None: ...
+    def expires_at(self, open_timeout: float | None) -> float | None:
+        """Time (seconds since the epoch) at which the oldest open transaction reaches `open_timeout`; None for none."""
 
     @property
-    def last_position(self) -> int | None: ...
+    def last_position(self) -> int | None:
+        """The position of the last event, or of the last released transaction (VerifiedState); None before any."""
 
-    def live(self) -> list[OpenTransaction]: ...
+    def live(self) -> list[OpenTransaction]:
+        """The open transactions that are not dropped; of VerifiedState the oldest, with the rows of all."""
 
-    def levels(self) -> tuple[int, int, int]: ...
+    def levels(self) -> tuple[int, int, int]:
+        """How many transactions wait, their rows, and the Arrow bytes of these."""
 
-    def to_json(self) -> str: ...
+    def to_json(self) -> str:
+        """The header as JSON of a few kilobytes; the rows are in the blobs."""
 
 
 def read_header(text: str) -> dict[str, Any]:
@@ -293,10 +302,12 @@ class Counters:
         return Counters(*map(add, values(self), values(other)))
 
     def as_dict(self) -> dict[str, int]:
+        """The counts by name, in the order of `names`."""
         return {name: getattr(self, name) for name in self.__match_args__}
 
     @classmethod
     def names(cls) -> list[str]:
+        """The names of the counts, in the order of the fields. A stage observes its counts under them."""
         return list(cls.__match_args__)
 
     def with_levels_of(self, state: SourceState) -> Counters:

@@ -33,6 +33,7 @@ class ReleasedRows:
     rows: pa.Table
 
     def by_partition(self) -> Iterator[tuple[Partition, pa.Table]]:
+        """Yield each source partition with its rows: slices, nothing is copied."""
         for name, count, end in zip(self.names, self.counts.tolist(), np.cumsum(self.counts).tolist(), strict=True):
             yield name, self.rows.slice(end - count, count)
 

@@ -56,6 +56,7 @@ class Segments:
 
     @property
     def rows(self) -> Indexes:
+        """The number of DATA events of each segment."""
         return self.stop - self.start
 
 

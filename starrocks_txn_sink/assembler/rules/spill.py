@@ -49,12 +49,14 @@ class CarriedState:
     places: Mapping[int, BlobPlace] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
+        """The state in JSON's types; `of_json` reads it. A blob is [number, file, place in the file]."""
         rules = {_RULES: self.state.RULES} if self.state.RULES else {}
         blobs = [(number, *place) for number, place in self.places.items()]
         return {"state": self.state.to_json(), "blobs": blobs, **rules}
 
     @classmethod
     def of_json(cls, value: Mapping[str, Any]) -> CarriedState:
+        """The state that `as_json` wrote; InputError when another format wrote it, KeyError for unknown rules."""
         places = {number: BlobPlace(file, at) for number, file, at in value["blobs"]}
         return cls(_KINDS[value.get(_RULES, "")].from_json(value["state"]), places)
 
@@ -107,6 +109,7 @@ class Manifest:
         return replace(after, inline={name: content for name, content in contents.items() if name in files})
 
     def to_json(self) -> bytes:
+        """The manifest as UTF-8 JSON; the content of inline files is in base64."""
         return orjson.dumps(
             {
                 "format": FORMAT,

@@ -112,6 +112,7 @@ class VerifiedState:
         return self.waiting, self.waiting_rows, sum(blob.bytes for blob in self.blobs)
 
     def to_json(self) -> str:
+        """The header as JSON; the held events are in the blobs."""
         return orjson.dumps({"format": model.FORMAT, **asdict(self)}, default=_base64).decode()
 
     @classmethod

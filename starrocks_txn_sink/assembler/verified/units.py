@@ -46,6 +46,7 @@ class Units:
 
     @property
     def rows(self) -> int:
+        """The number of rows in all units."""
         return len(self.places)
 
     def table(self, with_rows: WithRows) -> pa.Table:
