@@ -203,6 +203,7 @@ class SharedTransactionCoordinator:
 
     @property
     def clock(self) -> Clock:
+        """The clock of the deadline."""
         return self.deadline.clock
 
     def write(self) -> Orders[list[model.Receipt]]:

@@ -161,6 +161,7 @@ class Chunk:
     spilled: bool = False
 
     def append(self, piece: memoryview, rows: int, row_index: RowIndex | None = None) -> None:
+        """Add the ready bytes of `rows` rows behind those that are here; keeps `piece`, without a copy."""
         self.pieces.append(piece)
         self.row_indexes.append(row_index)
         self.rows += rows
@@ -225,17 +226,21 @@ class OpenRegions:
         return bool(self._regions)
 
     def add(self, region: Region) -> None:
+        """Add a region whose active chunk has rows; one that is here keeps its place."""
         self._regions[(region.partition, region.table)] = region
         self._tables.setdefault(region.partition, {})[region.table] = region
 
     def remove(self, region: Region) -> None:
+        """Take out a region whose active chunk was frozen; KeyError for one that is not here."""
         del self._regions[(region.partition, region.table)]
         del self._tables[region.partition][region.table]
 
     def all(self) -> list[Region]:
+        """The regions in a list of its own, so that the caller may remove some meanwhile."""
         return list(self._regions.values())
 
     def in_partition(self, partition: str) -> list[Region]:
+        """The regions of a source partition, in a list of its own; empty for one without rows."""
         return list(self._tables.get(partition, {}).values())
 
     def schedule(self, region: Region, mini_interval: float) -> None:
@@ -434,14 +439,17 @@ class LoadAction(_LabelAction):
 
     @property
     def phrase(self) -> str:
+        """The action in errors, as in "after … failed"."""
         return f"the load into {self.table}"
 
     @property
     def pieces(self) -> list[memoryview]:
+        """The ready bytes of all chunks, in the order of the rows; those of spilled chunks are read from their file."""
         return [piece for chunk in self.chunks for piece in chunk.pieces]
 
     @property
     def bytes(self) -> int:
+        """The length of all `pieces`, in memory or in a file."""
         return sum(chunk.bytes for chunk in self.chunks)
 
     @property

@@ -35,12 +35,15 @@ class LabelContents:
         return rows
 
     def region_counts(self) -> tuple[RegionCount, ...]:
+        """Rows and bytes by source partition and table, sorted: one entry for a region, over all lanes."""
         return _joined(region for receipt in self.loaded for region in receipt.regions)
 
     def dead_lettered(self) -> tuple[RegionCount, ...]:
+        """Rows and bytes of dead letters, in the same form; they are not in `region_counts`."""
         return _joined(region for receipt in self.loaded for region in receipt.dead_lettered)
 
     def position_spans(self) -> tuple[PositionSpan, ...]:
+        """First and last position of each source partition, sorted; of an unpositioned batch its one span."""
         if self.unpositioned is not None:
             return (self.unpositioned,)
         spans = (span for receipt in self.loaded for span in receipt.positions)

@@ -48,6 +48,7 @@ class ScanThreads:
 
     @property
     def count(self) -> int:
+        """All threads of the smallest backend, those for queries too."""
         return self.cores * self.per_core
 
     @property

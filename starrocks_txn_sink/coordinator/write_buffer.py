@@ -57,6 +57,7 @@ class WriteBuffer:
 
     @property
     def saturated(self) -> bool:
+        """Whether `buffered_bytes` has reached its limit: rows wait for the end of a load, or for `spill`."""
         return self.buffered_bytes >= self.limits.buffer_bytes
 
     @property
@@ -164,6 +165,7 @@ class WriteBuffer:
     # --- counts ---
 
     def region_counts(self) -> tuple[RegionCount, ...]:
+        """Rows and bytes that loads send, by source partition and table, sorted; those left out are `compacted`."""
         return tuple(
             RegionCount(*place, rows - less.rows, size - less.bytes, less.rows)
             for place, (rows, size) in sorted(self.counts.items())
@@ -171,6 +173,7 @@ class WriteBuffer:
         )
 
     def position_spans(self) -> tuple[PositionSpan, ...]:
+        """First and last position of each source partition whose source transactions have ended, sorted."""
         return tuple(span for _, span in sorted(self.spans.items()))
 
     # --- inside ---
