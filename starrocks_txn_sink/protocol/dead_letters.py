@@ -65,6 +65,7 @@ class DeadLetter(DeadLetterSource):
 
     @property
     def rows(self) -> int:
+        """The rows of all tables."""
         return sum(self.tables.values())
 
 

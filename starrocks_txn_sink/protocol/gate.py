@@ -28,10 +28,12 @@ class Gate:
 
     @property
     def token(self) -> str:
+        """The gate as the marker row has it: `closed` or `open`, the move and the job, between colons."""
         return ":".join((_CLOSED if self.closed else _OPEN, self.move, self.to))
 
     @classmethod
     def of_token(cls, token: str) -> Gate:
+        """The gate that `token` wrote; ValueError for a text of another form."""
         state, move, to = token.split(":")
         return cls(state == _CLOSED, move, to)
 

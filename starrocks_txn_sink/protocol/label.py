@@ -55,6 +55,7 @@ class LedgerRequest(ABC):
 
     @property
     def instead(self) -> "LedgerRequest | None":
+        """The request whose result counts if this one takes longer than `seconds`; None: there is none."""
         return None
 
     @abstractmethod
@@ -70,7 +71,8 @@ class LedgerRequest(ABC):
 class Ledger(Protocol):
     """Executes ledger requests. Raises QueryFailed if the answer is lost; the statement may have taken effect."""
 
-    def execute(self, request: LedgerRequest, deadline: Deadline) -> Any: ...
+    def execute(self, request: LedgerRequest, deadline: Deadline) -> Any:
+        """The result of the request. Raises QueryRefused too, DeadlineExceeded if no time is left."""
 
 
 StepResult = Any  # Request: Reply or TransportError; LedgerRequest: its result or TransportError; the others: None
@@ -209,6 +211,7 @@ class Label:
     name: str
 
     def request(self, operation: Operation, **fields: object) -> Request:
+        """A request about this label; `fields` are the other fields of Request."""
         return Request(operation, self.database, self.name, **fields)  # type: ignore[arg-type]
 
 

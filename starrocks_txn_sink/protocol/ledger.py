@@ -205,6 +205,7 @@ class ListUnfinished(LedgerRequest):
 
     @property
     def instead(self) -> LedgerRequest:
+        """A list for which the frontend needs no thread of a backend."""
         return ListStreamLoads(self.prefix)
 
     def statement(self, database: str) -> Sql:

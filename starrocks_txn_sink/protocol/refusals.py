@@ -164,6 +164,7 @@ def commit_error(reply: Reply, label: str) -> StarRocksSinkError:
 
 
 def timed_out(label: str, text: str) -> errors.TransactionTimedOut:
+    """The error for a load or commit whose `text` says that the label's timeout is over (wire contract 4.12)."""
     return errors.TransactionTimedOut(
         f"The StarRocks transaction reached its timeout before it could commit: {text}", label=label
     )

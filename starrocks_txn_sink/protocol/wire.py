@@ -99,6 +99,8 @@ class Transport(Protocol):
     `RedirectRefused`, `HttpRefused`, `DeadlineExceeded`. May be called from several threads at once.
     """
 
-    def send(self, request: Request, deadline: Deadline) -> Reply: ...
+    def send(self, request: Request, deadline: Deadline) -> Reply:
+        """The server's reply, whatever it says; the request is over by the deadline."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Close the connections; a later `send` raises NotSent."""
