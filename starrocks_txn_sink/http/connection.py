@@ -187,6 +187,7 @@ class DeadlineAdapter(HTTPAdapter):
         pool.pool.put_nowait(connection)
 
     def close(self) -> None:
+        """Close the connections that no request uses; a later request opens others."""
         super().close()
         self._by_address.clear()
 
@@ -315,6 +316,7 @@ class Exchange:
 
     @property
     def method(self) -> str:
+        """`PUT` for a load, `GET` for a question, `POST` for the other operations (wire contract 1.1, 6.1)."""
         return "GET" if self.log else _METHODS.get(self.request.operation, "POST")
 
     @property
@@ -373,6 +375,7 @@ class ThreadConnections:
         self._adapter.drop(address)
 
     def close(self) -> None:
+        """Close the connections that no request uses; any thread may call it."""
         self._adapter.close()
 
 
@@ -398,6 +401,7 @@ class ConnectionsByThread:
             return own
 
     def close(self) -> None:
+        """Close the idle connections of all threads, and refuse new requests."""
         with self._lock:
             self._closed = True
             opened = list(self._all)

@@ -70,6 +70,7 @@ class DeadlineSocket:
         self._says_continue = True
 
     def sendall(self, data: Any) -> None:
+        """Send all of `data`, SEND_SIZE at a time, each within the time that is left then; raises TimeoutError."""
         view = memoryview(data)
         for start in range(0, len(view), SEND_SIZE):
             piece = view[start : start + SEND_SIZE]
@@ -110,9 +111,6 @@ class DeadlineSocket:
         REQUEST.get().begin_reply()
         received, self._received = self._received, b""
         return io.BufferedReader(_ReplyStream(self._socket, received))
-
-    def fileno(self) -> int:
-        return self._socket.fileno()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._socket, name)

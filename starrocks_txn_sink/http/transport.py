@@ -58,6 +58,7 @@ class Frontends:
         self._lock = Lock()
 
     def in_order(self) -> tuple[Address, ...]:
+        """The leader first, if it is known, then the others as configured, those that did not answer last."""
         with self._lock:
             return tuple({**self._leader, **self._configured}.values())
 
@@ -67,6 +68,7 @@ class Frontends:
             return address.url in self._configured or address.url in self._leader
 
     def remember_leader(self, address: Address) -> None:
+        """Ask `address` first from now on: it has answered, or redirected a load to a backend."""
         with self._lock:
             self._leader = {address.url: address}
 

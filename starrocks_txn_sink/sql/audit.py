@@ -86,6 +86,7 @@ class Evidence:
 
     @classmethod
     def of(cls, sample: int, wall: float, excerpt: Answer) -> Evidence:
+        """The evidence of a sample at `wall` (seconds since the Unix epoch); longer cells are cut at _MAX_CELL."""
         rows = tuple(tuple(_cell_text(value) for value in row) for row in excerpt.rows)
         wall_time = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(wall))
         return cls(sample, wall_time, excerpt.columns, rows, excerpt.total)
@@ -129,6 +130,7 @@ class AuditConnection:
             raise
 
     def close(self) -> None:
+        """Close the connection, if there is one; the next statement opens another."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()

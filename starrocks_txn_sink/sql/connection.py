@@ -194,18 +194,23 @@ class BoundedSocket:
         """Ignore the driver's timeouts: they would replace the remaining time."""
 
     def sendall(self, data: bytes) -> None:
+        """Send all of `data`; raises TimeoutError at the deadline."""
         self.apply_deadline().sendall(data)
 
     def makefile(self, _: str) -> io.BufferedReader:
+        """The server's bytes as a stream; each receive raises TimeoutError at the deadline."""
         return io.BufferedReader(_Received(self))
 
     def start_tls(self, wrap: Callable[..., ssl.SSLSocket], host: str) -> None:
+        """Go on with TLS: `wrap` shakes hands with `host`; raises ssl.SSLError, and TimeoutError at the deadline."""
         self._socket = wrap(self.apply_deadline(), server_hostname=host)
 
     def peer(self) -> Any:
+        """The peer's own address: host, port, and more for IPv6. Raises OSError."""
         return self._socket.getpeername()
 
     def close(self) -> None:
+        """Close the socket; sends nothing more."""
         self._socket.close()
 
 
