@@ -30,6 +30,7 @@ def addresses(read: Callable[[Any, str], Iterable[object]]) -> Check:
 
 
 def port(name: str, value: Any) -> int:
+    """A Check: the port as an int, of a number or a text; 0 means a free one."""
     number = int(value) if isinstance(value, str) and value.strip().isdigit() else value
     if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= 65535:
         raise refusal(name, value, "a port, or 0 for a free one")
@@ -37,6 +38,7 @@ def port(name: str, value: Any) -> int:
 
 
 def redirect_map(name: str, value: Mapping[Any, Any]) -> dict[str, str]:
+    """A Check: addresses by address, as texts; each is `host:port`, with a scheme or without."""
     for source, target in value.items():
         parse_authority(str(source), name)
         parse_authority(str(target), name)
@@ -44,6 +46,7 @@ def redirect_map(name: str, value: Mapping[Any, Any]) -> dict[str, str]:
 
 
 def tables(name: str, value: Mapping[Any, Any]) -> dict[str, TableOptions]:
+    """A Check: TableOptions by table; a mapping in place of one holds stream-load properties."""
     checked = {}
     for table, table_options in value.items():
         label = f"{name}[{str(table)[:80]!r}]"
@@ -84,6 +87,7 @@ def _types(label: str, table_options: TableOptions) -> dict[str, str]:
 
 
 def shuffle(name: str, value: Any) -> bool | str:
+    """A Check: True, False or `auto`, of a bool or a text in any case."""
     meanings: dict[str, bool | str] = {"true": True, "false": False, "auto": "auto"}
     text = str(value).strip().lower()
     if text not in meanings:
@@ -101,6 +105,7 @@ def check_choice(name: str, value: object, allowed: Sequence[str]) -> None:
 
 
 def check_times(commit_interval: float | None, timeout: int) -> None:
+    """Raise OptionError for a `commit_interval` above half of `timeout`, both in seconds."""
     if commit_interval is not None and commit_interval > timeout / 2:
         raise OptionError(
             f"commit_interval is {commit_interval:g} s, more than half of timeout ({timeout} s): "
@@ -111,6 +116,7 @@ def check_times(commit_interval: float | None, timeout: int) -> None:
 
 
 def check_sizes(buffer_bytes: int, **bounded: int) -> None:
+    """Raise OptionError for a size above `buffer_bytes`; all are bytes, and `bounded` has them by option."""
     for name, size in bounded.items():
         if size > buffer_bytes:
             raise OptionError(
@@ -121,12 +127,14 @@ def check_sizes(buffer_bytes: int, **bounded: int) -> None:
 
 
 def check_password(**places: str | None) -> None:
+    """Raise OptionError if more than one of the `places` of a password is set; they are by option."""
     places_set = [name for name, value in places.items() if value]
     if len(places_set) > 1:
         raise OptionError(f"{' and '.join(places_set)} are both set.", hint="Keep one of them.", option=places_set[0])
 
 
 def check_tls(secure: bool, ca: str | None, certificate: str | None, key: str | None, *, verify: bool) -> None:
+    """Raise OptionError for TLS options that do not fit together, or without effect: not `secure`, nothing uses TLS."""
     files = {"tls_ca": ca, "tls_certificate": certificate, "tls_key": key}
     options_set = [name for name, file in files.items() if file is not None]
     options_set += [] if verify else ["tls_verify"]

@@ -91,6 +91,8 @@ _bytes = _number(int, r"-?\d{1,15}", {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 <<
 
 
 def text(allowed: str = "a non-empty text", pattern: str = r"[^\x00-\x1f\x7f]+", *, secret: bool = False) -> OptionKind:
+    """The kind of texts that match `pattern` as a whole; errors say `allowed`, and never show a `secret` value."""
+
     def check(option: str, value: Any) -> str:
         if not isinstance(value, str) or re.fullmatch(pattern, value) is None:
             raise refusal(option, "unusable (not shown)" if secret else value, allowed)
@@ -113,6 +115,7 @@ SIZE = OptionKind("size", _check_whole("a number of bytes above 0, in text also 
 
 
 def whole_seconds(least: int, most: int) -> OptionKind:
+    """The kind of whole seconds from `least` to `most`, as int; a text may have a unit, as in 10min."""
     check_whole = _check_whole(f"a whole number of seconds from {least} to {most}", least, most)
 
     def check(option: str, value: Any) -> Any:
@@ -149,6 +152,8 @@ def alternatives(values: type[Enum]) -> str:
 
 
 def choice(values: type[Enum]) -> OptionKind:
+    """The kind of the members of an Enum, given as such, by value, or as a text in any case."""
+
     def check(option: str, value: Any) -> Enum:
         try:
             return values(value)
@@ -159,6 +164,8 @@ def choice(values: type[Enum]) -> OptionKind:
 
 
 def names(check_one: Check) -> OptionKind:
+    """The kind of tuples of texts that `check_one` lets pass; a text is split at commas and semicolons."""
+
     def check(option: str, value: Any) -> tuple[str, ...]:
         if isinstance(value, str):
             value = split_list(value)
@@ -172,6 +179,8 @@ def names(check_one: Check) -> OptionKind:
 
 
 def mapping(check_all: Check) -> OptionKind:
+    """The kind of mappings, as `check_all` returns them; a text is a list of pairs, as in a=b,c=d."""
+
     def check(option: str, value: Any) -> dict[str, Any]:
         if not isinstance(value, Mapping):
             value_shown = "unusable (not shown)" if isinstance(value, str) else value

@@ -100,6 +100,7 @@ class RedirectRules:
         hosts: Sequence[str],
         query_ports: Iterable[Address] = (),
     ) -> RedirectRules:
+        """The policy that the options say; raises OptionError for an address or a rule that cannot be read."""
         rewrites = {
             parse_authority(source, "redirect_map").netloc: _rewritten(target)
             for source, target in redirect_map.items()

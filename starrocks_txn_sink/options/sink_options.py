@@ -329,6 +329,7 @@ class SinkOptions:
 
     @property
     def redirect_rules(self) -> redirects.RedirectRules:
+        """Where redirects may lead, by `load_url`, `query_url`, `redirect_map` and `redirect_hosts`."""
         return redirects.RedirectRules.of(self.frontends, self.redirect_map, self.redirect_hosts, self.query_addresses)
 
     @property
@@ -401,6 +402,7 @@ class SinkOptions:
         return headers if compression is Compression.NONE else {**headers, "compression": compression.value}
 
     def compression_of(self, table: str) -> Compression:
+        """How bodies for `table` are packed: by its own property `compression`, else by the option."""
         return Compression(self.properties_of(table).get("compression", self.compression))
 
     def check_features(self, *more: Feature) -> None:

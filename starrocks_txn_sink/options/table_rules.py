@@ -408,11 +408,13 @@ class Unmatched:
 
     @property
     def reason(self) -> str:
+        """What is wrong, as a clause for an error or a warning."""
         more = f" and {len(self.tables) - 1} more" if len(self.tables) > 1 else ""
         return f"a rule names the column {self.column}, which {self.tables[0]}{more} does not have"
 
     @property
     def ways(self) -> str:
+        """What the user can do, in sentences; first of all the similar name."""
         near = f"Did you mean {self.near}? Its values would come as they are. " if self.near else ""
         return f"{near}Correct the name (case counts), or give the column to the table."
 
@@ -426,10 +428,12 @@ class Tableless:
 
     @property
     def reason(self) -> str:
+        """What is wrong, as a clause for an error or a warning."""
         return f"a rule is for the tables {self.tables}, and no table has such a name"
 
     @property
     def ways(self) -> str:
+        """What the user can do, in sentences; first of all the similar name."""
         if self.near is None:
             return "Correct the name (case counts), or create the table."
         return (
