@@ -44,6 +44,7 @@ class Metric:
 
     @property
     def full_name(self) -> str:
+        """The name that Prometheus sees, with PREFIX."""
         return PREFIX + self.name
 
 

@@ -67,12 +67,13 @@ class HttpListener(ThreadingHTTPServer):
     ) -> None:
         self.routes = routes
         self.idle_seconds, self._request_seconds = idle_seconds, request_seconds
-        self.local = is_loopback(host)
+        self.local = _is_loopback(host)
         self._busy: dict[threading.Thread, tuple[Any, float]] = {}  # thread → its connection, and its end
         super().__init__((host, port), _Handler)
         self._thread = threading.Thread(target=self.serve_forever, args=(0.1,), name="starrocks-metrics", daemon=True)
 
     def start(self) -> None:
+        """Serve from now on; returns at once. Called once."""
         self._thread.start()
 
     def close(self) -> None:
@@ -97,9 +98,11 @@ class HttpListener(ThreadingHTTPServer):
 
     @property
     def port(self) -> int:
+        """The port that is listened at: the system's choice for 0."""
         return int(self.server_address[1])
 
     def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread of its own; above MOST_REQUESTS hang up instead. The server's thread calls this."""
         if len(self._busy) >= MOST_REQUESTS:
             self.shutdown_request(request)
             return
@@ -166,7 +169,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Ignored: a line for each scrape would fill the log."""
 
 
-def is_loopback(host: str) -> bool:
+def _is_loopback(host: str) -> bool:
     with contextlib.suppress(ValueError):
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     return False
@@ -174,5 +177,5 @@ def is_loopback(host: str) -> bool:
 
 def _names_loopback(host: str) -> bool:
     with contextlib.suppress(ValueError):
-        return is_loopback(urlsplit(f"//{host}").hostname or "")
+        return _is_loopback(urlsplit(f"//{host}").hostname or "")
     return False

@@ -243,4 +243,5 @@ class JobStatuses:
 
     @property
     def in_doubt(self) -> int:
+        """The StarRocks transactions of all jobs whose outcome is unknown."""
         return sum(job.in_doubt for job in self)

@@ -98,6 +98,7 @@ class JvmEnds:
         return parse_ends(str(ends.toString()))
 
     def close(self) -> None:
+        """Close the client's connections, within a second; raises any error of the JVM."""
         self._admin.close(self._jvm.java.time.Duration.ofSeconds(1))
 
 

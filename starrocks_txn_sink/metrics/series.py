@@ -62,13 +62,16 @@ class MetricValues:
             self.set(name, value, label)
 
     def histogram(self, name: str, *labels: str) -> Durations:
+        """The histogram of a series, made if it is new; beyond _SERIES the one that they share."""
         histograms = self._histograms[name]
         return histograms.setdefault(_bounded_labels(labels, histograms), _histogram(name))
 
     def value(self, name: str, *labels: str) -> float:
+        """The number of a series, 0 before it has one; KeyError for a name that is no counter or gauge."""
         return self._numbers[name].get(labels, 0.0)
 
     def values(self, name: str) -> dict[Labels, float]:
+        """The numbers of a counter or gauge, by the label values of their series."""
         return dict(self._numbers[name])
 
     def total(self, name: str) -> float:
@@ -76,6 +79,7 @@ class MetricValues:
         return sum(self._numbers[name].values())
 
     def histograms(self, name: str) -> Iterator[tuple[Labels, Durations]]:
+        """Yield the label values and the histogram of each series."""
         yield from self._histograms[name].items()
 
 
@@ -109,6 +113,7 @@ class HistorySlot:
     commit: Durations = field(default_factory=Durations)
 
     def level(self, name: str, value: float) -> None:
+        """Take in a level's `value`: the highest of the slot stays."""
         self.levels[name] = max(value, self.levels.get(name, value))
 
 

@@ -141,5 +141,6 @@ class LagWatch:
 
 
 def has_ended(session: Any) -> bool:
+    """Whether the session's SparkContext has stopped; False with Spark Connect, which shows none."""
     context = getattr(session, "_sc", None)  # on Spark Connect there is none
     return context is not None and context._jsc is None

@@ -84,6 +84,7 @@ class ProgressWatch(spark.StreamingQueryListener):
         session.streams.addListener(self)
 
     def close(self) -> None:
+        """Emit nothing more; does nothing for a session that has ended."""
         with contextlib.suppress(Exception):  # the session may have ended first
             self._session.streams.removeListener(self)
 
@@ -92,6 +93,7 @@ class ProgressWatch(spark.StreamingQueryListener):
         self._emit(Event("query.started", {"query": str(event.id)}))
 
     def onQueryProgress(self, event: spark.QueryProgressEvent) -> None:
+        """The end of a micro-batch: Spark's progress, and the counts that assemblers have observed."""
         with contextlib.suppress(Exception):
             progress = event.progress
             counts = {name: row.asDict() for name, row in progress.observedMetrics.items()}
@@ -99,7 +101,9 @@ class ProgressWatch(spark.StreamingQueryListener):
                 self._emit(metric_event)
 
     def onQueryIdle(self, event: spark.QueryIdleEvent) -> None:
+        """A trigger without new rows."""
         self._emit(Event("query.idle", {"query": str(event.id)}))
 
     def onQueryTerminated(self, event: spark.QueryTerminatedEvent) -> None:
+        """The end of a run; `failed` if it ended with an error."""
         self._emit(Event("query.ended", {"query": str(event.id), "failed": event.exception is not None}))
