@@ -61,6 +61,7 @@ class TaggedRows:
         return first, after
 
     def tables_of(self, low: int, high: int) -> set[str]:
+        """The names of the tables of rows `low` to `high` (exclusive)."""
         return {self.names[code] for code in np.unique(self.tables[low:high])}
 
 

@@ -42,15 +42,17 @@ Dropped = Callable[[str], Mapping[str, float]]
 """The columns that a table has lost since it was read, and how many seconds ago each was seen last."""
 
 
-def none_dropped(_table: str) -> Mapping[str, float]:
+def _none_dropped(_table: str) -> Mapping[str, float]:
     return {}
 
 
 def never_filled(_table: str, _name: str) -> bool:
+    """`Filled` where no schema says more."""
     return False
 
 
 def no_types(_table: str, _name: str) -> Sequence[str]:
+    """`TypesOf` where no schema says more."""
     return ()
 
 
@@ -78,7 +80,7 @@ class MemberNames:
     lacking: LackingColumns | None = None
     types_of: TypesOf = no_types
     completed: UnchangedValues | None = None
-    dropped: Dropped = none_dropped
+    dropped: Dropped = _none_dropped
     by_table: dict[str, set[str]] = field(default_factory=dict)
     """The names by table, of tables with a row that is no delete."""
     _shapes: set[tuple[str, ...]] = field(default_factory=set)  # without the compiled loop

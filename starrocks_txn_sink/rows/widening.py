@@ -71,6 +71,7 @@ def wider_type(types: Iterable[str]) -> str | None:
 
 
 def fits_or_widens(column: TargetColumn, other: TargetType) -> bool:
+    """Whether a column holds the values of type `other`, or StarRocks can change it so that it does."""
     return holds(column.type, other) or widened(column, other) is not None
 
 
