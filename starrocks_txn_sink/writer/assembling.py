@@ -255,6 +255,7 @@ class LaneAssembler:
                     yield table, {column.name: column.type for column in columns if column.name not in METADATA}
 
     def close(self) -> None:
+        """Close the files with rows of open source transactions, and delete those that only this lane needs."""
         self._storage.close()
         if self._scratch is not None:
             self._scratch.cleanup()

@@ -68,6 +68,7 @@ class Durations:
 
     @property
     def count(self) -> int:
+        """The number of durations."""
         return sum(self.counts)
 
     def add(self, value: float) -> None:
@@ -225,6 +226,7 @@ class LaneReport:
 
     @property
     def failed_at(self) -> float:
+        """When the lane failed, in seconds since the Unix epoch; 0 for one that has not."""
         return self.trouble.failure.at if self.trouble.failure is not None else 0.0
 
     def fail(self, error: BaseException, at: float = 0.0) -> LaneReport:
@@ -306,6 +308,7 @@ class CarryOver:
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> CarryOver:
+        """The message that `fields` wrote; raises InputError for a state of another format."""
         return cls(
             {name: CarriedState.of_json(state) for name, state in fields["partitions"].items()},
             Counters(**fields["flows"]),
@@ -366,9 +369,11 @@ class BadRows:
 
     @classmethod
     def of_places(cls, places: Mapping[Cut, DeadLetter]) -> BadRows:
+        """The message about dead letters, by the source partition and position of each."""
         return cls(tuple((*place, letter.reason, letter.label) for place, letter in places.items()))
 
     def places(self) -> dict[Cut, DeadLetter]:
+        """The dead letters by source partition and position, as `of_places` took them."""
         return {(partition, position): DeadLetter(*letter) for partition, position, *letter in self.found}
 
 

@@ -51,6 +51,7 @@ class TablePartitions:
     others: set[str] = field(default_factory=set)
 
     def missing(self, needed: Sequence[Values]) -> list[Values]:
+        """Those of the `needed` values that have no partition, in their order."""
         there = {*self.names, *self.others}
         return [values for values in needed if self.partitioning.name_of(values) not in there]
 

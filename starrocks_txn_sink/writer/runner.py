@@ -48,6 +48,7 @@ class DaemonThreadPool:
             thread.start()
 
     def submit(self, job: Callable[[], None]) -> None:
+        """Let the next free thread run `job`, which must not raise: its thread would end."""
         self._jobs.put(job)
 
     def close(self) -> None:

@@ -142,7 +142,7 @@ ColumnsOf = Callable[[str, bool], Sequence[TargetColumn]]
 """The columns of a table, none if nothing is known about it; with True the server is asked again."""
 
 
-def no_new_types() -> Iterable[tuple[str, Mapping[str, str]]]:
+def _no_new_types() -> Iterable[tuple[str, Mapping[str, str]]]:
     return ()
 
 
@@ -150,7 +150,7 @@ Lacking = Callable[[str, Set[str]], Set[str]]
 """Those of the names that a table has no column for; none where the server names no columns."""
 
 
-def keep_no_types(_: Lacking) -> None: ...
+def _keep_no_types(_: Lacking) -> None: ...
 
 
 @dataclass(slots=True)
@@ -253,10 +253,10 @@ class SourceSchema:
 
     types_of: TypesOf = no_types
     filled: Filled = never_filled
-    new_types: NewTypes = no_new_types
+    new_types: NewTypes = _no_new_types
     options_of: Callable[[str], TableOptions] | None = None
     completes: bool = False
-    keep_types: Callable[[Lacking], None] = keep_no_types
+    keep_types: Callable[[Lacking], None] = _keep_no_types
     encodes_bytes: bool = False
 
 
@@ -302,7 +302,7 @@ class TableChecks:
         if known_columns is not None and options.check_values:
             self._values = self._value_checks(self._judged_columns, findings)
         self.narrow: NarrowColumns | None = None
-        if known_columns is not None and source.new_types is not no_new_types:
+        if known_columns is not None and source.new_types is not _no_new_types:
             types_of_table = source.options_of or options.options_of
             widens = options.schema_changes is SchemaChanges.APPLY
             self.narrow = NarrowColumns(

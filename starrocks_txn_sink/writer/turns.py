@@ -247,6 +247,7 @@ class LaneTurns:
             connection.close()
 
     def leave(self) -> None:
+        """End this thread's turn, if it has one; its connection stays for another turn. Never raises."""
         connection: socket.socket | None = getattr(self._own, "connection", None)
         if connection is None:
             return

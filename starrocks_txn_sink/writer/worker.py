@@ -94,6 +94,7 @@ class WorkerResources:
         return cls(HttpTransport(options), threads, ledger, connection, columns, scan_threads, partitions)
 
     def close(self) -> None:
+        """Close the connections; the threads end after their running jobs. Called when no lane uses them."""
         self.transport.close()  # while the threads are there, and their connections with them
         self.threads.close()
         if self.connection is not None:
