@@ -462,6 +462,10 @@ def check_state_dir(folder: str | None) -> None:
 
 
 def event_columns(frame: DataFrame, by: str) -> list[Column]:
+    """The columns of parsed events for lanes, the source partition (`by`) as a text first.
+
+    Raises InputError for a column that is missing, or has another type.
+    """
     partition, *output_columns = events.event_columns(frame, by)
     return [partition.cast("string").alias(SOURCE_PARTITION), *output_columns, *projection.event_time(frame)]
 

@@ -84,6 +84,7 @@ class BatchTries:
         self.deadline = Deadline.after(self._seconds, SystemClock())
 
     def collect(self, receipts: Sequence[Receipt]) -> None:
+        """Take the receipts of a try, and emit their events. Any receipt renews the deadline."""
         self.receipts += receipts
         for event in receipt_events(receipts):
             self._emit(event)
@@ -91,6 +92,7 @@ class BatchTries:
             self.renew()
 
     def expired(self) -> bool:
+        """Whether the whole time has passed without a receipt."""
         return self.deadline.expired()
 
 
@@ -208,9 +210,11 @@ class Endpoint(Protocol):
 
     def __call__(self, event: Event) -> None: ...
 
-    def start(self) -> object: ...
+    def start(self) -> object:
+        """Listen, if it does not yet; OptionError for a port that is taken."""
 
-    def watch(self, session: Any) -> None: ...
+    def watch(self, session: Any) -> None:
+        """Follow Spark's progress of the session's queries; no effect while it follows another session."""
 
 
 class SinkEvents:

@@ -170,6 +170,7 @@ class Proof:
         return replace(self, batch=batch, positions={**self.positions, **visible}, skips={**self.skips, **skips})
 
     def to_json(self) -> bytes:
+        """The proof as UTF-8 JSON, the content of its file."""
         return orjson.dumps(asdict(self))
 
     @classmethod
@@ -200,9 +201,9 @@ class ProofLog:
 
     def _read(self) -> list[Proof]:
         proofs_read = []
-        with log_failure("proof.not_read"):
+        with _log_failure("proof.not_read"):
             for name in sorted(self.directory.names(VISIBLE)):
-                with log_failure("proof.not_read"), self.directory.open(f"{VISIBLE}/{name}") as file:
+                with _log_failure("proof.not_read"), self.directory.open(f"{VISIBLE}/{name}") as file:
                     proofs_read.append(Proof.from_json(file.read()))
         return proofs_read
 
@@ -230,7 +231,7 @@ class ProofLog:
         has its positions too. A younger run's proof stays: this run was paused.
         """
         name = f"{proof.batch:012d}-{self.epoch}.json"
-        with log_failure("proof.not_written"):
+        with _log_failure("proof.not_written"):
             self.directory.write(f"{VISIBLE}/{name}", proof.to_json())
             names = sorted(self.directory.names(VISIBLE))
             older = [other_name for other_name in names if other_name < name]
@@ -244,7 +245,7 @@ class ProofLog:
 
 
 @contextlib.contextmanager
-def log_failure(event: str) -> Iterator[None]:
+def _log_failure(event: str) -> Iterator[None]:
     try:
         yield
     except Exception:

@@ -73,6 +73,7 @@ class CollectedRows(datasource.WriterCommitMessage):
     stream: bytes
 
     def batches(self) -> list[pa.RecordBatch]:
+        """The rows; raises pyarrow.ArrowInvalid for a task without any, whose stream is empty."""
         return list(pa.ipc.open_stream(self.stream))
 
 
@@ -192,6 +193,7 @@ class CollectedFrame:
 
     @property
     def columns(self) -> list[str]:
+        """The names of all columns."""
         return list(self.schema.names)
 
     @property
@@ -201,6 +203,7 @@ class CollectedFrame:
 
     @property
     def conf(self) -> CollectedFrame:
+        """The session's settings: `get` reads them."""
         return self
 
     def get(self, name: str, default: str = "") -> str:
@@ -208,6 +211,7 @@ class CollectedFrame:
         return self.zone if name == "spark.sql.session.timeZone" else default
 
     def mapInArrow(self, function: Any, schema: object) -> _Answer:  # noqa: ARG002, N802 - Spark's name
+        """The rows that `function` makes, when they are collected: at once, in the calling thread."""
         return _Answer(function, self.batches)
 
 
@@ -232,6 +236,7 @@ class CollectedRowsSink(StarRocksSink):
         self._location = stream.checkpoint
 
     def write_batch(self, frame: CollectedFrame, query: str, batch_id: int) -> list[Receipt]:
+        """Write a micro-batch of `query`; returns when all of it is visible. Raises as StarRocksSink does."""
         job = str(self.options.job)
         self._run(job).served = batch_id > 0  # its addresses are right, so an outage is waited for
         return self._write(cast("DataFrame", frame), BatchOrigin(batch_id, job, query, query, streaming=True))

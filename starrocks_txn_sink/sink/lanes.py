@@ -170,6 +170,7 @@ class LanePlan:
 
     @property
     def reading(self) -> Reading:
+        """How the next micro-batch is read: as the options say, else by the order of the rows so far."""
         if self.direct:
             return Reading.DIRECT
         if self.shuffle is True:

@@ -48,10 +48,12 @@ class ManifestName(NamedTuple):
 
     @property
     def file(self) -> str:
+        """The name of the file; files sort by name as their manifests do."""
         return f"{self.batch:012d}-{self.generation:06d}-{self.epoch}.json"
 
     @classmethod
     def of(cls, file: str) -> ManifestName:
+        """The parts of a file's name; ValueError for any other name."""
         batch, generation, epoch = file.removesuffix(".json").split("-")
         return cls(int(batch), int(generation), epoch)
 

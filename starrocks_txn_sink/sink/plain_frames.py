@@ -127,6 +127,7 @@ class PlainFrameWriter(datasource.DataSourceArrowWriter):
             roll_back_claims(self.task, resources, SystemClock(), [claim_of(self.task.label, lane) for lane in loaded])
 
     def abort(self, messages: list[datasource.WriterCommitMessage | None]) -> None:  # noqa: ARG002
+        """Roll the label back, and then those of tasks that still run, for `abort_seconds`."""
         with self._runner() as runner:
             runner.perform(roll_back(self.task.label))
         roll_back_until(self.task.options, LabelPrefix(self.task.job, self.task.epoch), self.abort_seconds)
@@ -191,6 +192,7 @@ class StarRocksDataSource(datasource.DataSource):
 
     @classmethod
     def name(cls) -> str:
+        """The name for `format`: `starrocks_txn`."""
         return FORMAT
 
     def writer(self, schema: T.StructType, overwrite: bool) -> PlainFrameWriter:

@@ -105,6 +105,7 @@ class Session:
 
     @property
     def labels(self) -> LabelPrefix:
+        """The labels of this run of the driver, for a rollback of all that are open."""
         return LabelPrefix(self.job, self.epoch)
 
     def learn(self, receipts: Sequence[Receipt]) -> None:

@@ -22,7 +22,8 @@ EXIT_SECONDS = 5.0
 class StoppableWriter(Protocol):
     """A writer that can give up its open writes, if there are any, within `seconds`; never raises."""
 
-    def give_up(self, seconds: float) -> None: ...
+    def give_up(self, seconds: float) -> None:
+        """Roll back what is open, and return after `seconds` at the latest. Any thread may call it."""
 
 
 _writers = weakref.WeakKeyDictionary[StoppableWriter, int]()  # writer → id of the process in which it writes

@@ -47,6 +47,7 @@ class AlterJob:
 
     @property
     def running(self) -> bool:
+        """Whether StarRocks is still at it; meanwhile it refuses other changes of the table."""
         return self.state not in _ENDED
 
 
@@ -207,9 +208,11 @@ class SqlTables:
     deadline: Deadline
 
     def read(self) -> Columns:
+        """The columns of `tables` in their order; a missing table is left out. See TablesPort for errors."""
         return table_columns(self.connection, self.options.database, self.tables, self.deadline)
 
     def execute(self, change: SchemaChange) -> None:
+        """Run the statement of `change`, which the advice of a QueryRefused then names."""
         with advising(f"Run it by hand, or change it: {change.sql}{_LEAVE if change.widens else ''}"):
             if change.creates:
                 replication = self.options.ledger_replication
@@ -218,6 +221,7 @@ class SqlTables:
                 self.connection.query(change.sql, (), self.deadline)
 
     def latest_job(self, table: str) -> AlterJob | None:
+        """The newest change, by SHOW ALTER TABLE COLUMN; None too if the user may not see it. Raises QueryFailed."""
         sql = f"SHOW ALTER TABLE COLUMN FROM {identifier(self.options.database)} WHERE TableName = %s"
         try:
             rows = self.connection.rows(f"{sql} ORDER BY CreateTime DESC LIMIT 1", (table,), self.deadline)

@@ -24,6 +24,7 @@ LayoutOf = Callable[[str], TableLayout]
 
 
 def plain_layout(_collection: str) -> TableLayout:
+    """`LayoutOf` that leaves everything to StarRocks."""
     return TableLayout()
 
 

@@ -196,6 +196,7 @@ def _creation(
 
 
 def refuse_same_names(table: str, names: Iterable[str]) -> None:
+    """Raise UnknownColumn for two names that differ in case alone: they are one column in StarRocks."""
     spellings: dict[str, str] = {}
     for name in names:
         spelling = spellings.setdefault(name.lower(), name)

@@ -54,10 +54,12 @@ class TablePlan:
 
     @property
     def statements(self) -> list[str]:
+        """The SQL of the plan's changes, in the order in which `apply` runs them."""
         return [change.statement(self.replication) for change in self.plan.changes]
 
     @property
     def notes(self) -> dict[str, list[str]]:
+        """By table, why the types of columns are not the closest ones."""
         return self.plan.notes
 
     @property
@@ -75,6 +77,7 @@ class TablePlan:
 
     @property
     def refusals(self) -> list[Refusal]:
+        """What the plan cannot do; with any, `apply` raises InputError and runs nothing."""
         return self.plan.refusals
 
     def apply(self, printer: Callable[[str], None] = lambda _: None, seconds: float = 600.0) -> None:

@@ -37,6 +37,7 @@ class TypedField:
 
     @property
     def column(self) -> Column:
+        """The frame's column; a dot in its name is a letter of it."""
         return F.col(identifier(self.source))
 
 

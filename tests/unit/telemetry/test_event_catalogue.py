@@ -78,7 +78,7 @@ def emitted() -> Iterator[str]:
             if not isinstance(call, ast.Call):
                 continue
             target = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-            if target in ("Event", "_notice", "log_failure") and call.args:
+            if target in ("Event", "_notice", "_log_failure") and call.args:
                 yield from constants(call.args[0])
             elif target == "Span":
                 yield from (f"{constants(call.args[2])[0]}.{end}" for end in ("started", "completed", "failed"))
