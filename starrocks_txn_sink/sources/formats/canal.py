@@ -98,13 +98,19 @@ class CanalMessages:
 
     @property
     def columns(self) -> Mapping[str, str]:
+        """Those of Kafka's source; the offset is the position of all rows of a message."""
         return {VALUE: "value", SOURCE_PARTITION: "partition", POSITION: "offset"}
 
     @property
     def events(self) -> pa.Schema:
+        """Those of `events_schema`: an event a row, with the GTID, if there is one, as transaction id."""
         return events_schema(source_time=self.source_time)
 
     def parse(self, batch: pa.RecordBatch, keep: tuple[str, ...] = ()) -> ParsedMessages:
+        """The events of a batch (`RawFormat.parse`); an update that changes its key has a delete in front of it.
+
+        Raises InputError for a TRUNCATE of a table that is written, unless it is to be ignored.
+        """
         batch = batch.filter(batch.column(VALUE).is_valid())
         read, valid = read_members(batch.column(VALUE), _MEMBERS)
         batch_read = batch.filter(pa.array(valid))

@@ -324,6 +324,10 @@ def _bytes(value: Any) -> bytes:
 
 
 def decimal_text(value: Any, scale: int) -> str:
+    """The number of big-endian bytes in base64, with `scale` decimals; no exponent, and no loss.
+
+    Raises ValueError for any other value or scale.
+    """
     if not -_MOST_SCALE <= scale <= _MOST_SCALE:
         raise ValueError(scale)
     unscaled = int.from_bytes(_bytes(value), "big", signed=True)

@@ -105,6 +105,7 @@ class DebeziumChanges:
 
     @property
     def columns(self) -> Mapping[str, str]:
+        """Value, key and place of a message, and its time; the columns of `places` keep their names."""
         key = {} if self.message_key is None else {MESSAGE_KEY: self.message_key}
         key = key if self.key is None else {KEY: self.key}
         place = {SOURCE_PARTITION: "partition", POSITION: "offset"} if self.placed else {}
@@ -112,10 +113,16 @@ class DebeziumChanges:
 
     @property
     def events(self) -> pa.Schema:
+        """Source partition, transaction and place in it, and the row: an event a message."""
         time = (SOURCE_TIME,) if self.source_time else ()
         return pa.schema([(name, _TYPES[name]) for name in (SOURCE_PARTITION, *v.ROW_COLUMNS, *time)])
 
     def parse(self, batch: pa.RecordBatch, keep: tuple[str, ...] = ()) -> ParsedMessages:
+        """The events of a batch (`RawFormat.parse`).
+
+        Raises InputError for a TRUNCATE of a table that is written, unless it is to be ignored, and for a row with a
+        placeholder, unless the row may leave the value out.
+        """
         messages, batch = batch, _without_tombstones(batch)
         read, valid = read_values(batch.column(VALUE), CHANGE)
         rows = self._rows(read, batch, valid)
@@ -417,13 +424,16 @@ class DebeziumMarkers:
 
     @property
     def columns(self) -> Mapping[str, str]:
+        """The value, the place of a message, and its time; the columns of `places` keep their names."""
         return {VALUE: self.value, **{name: name for name in (*self.places, v.TIMESTAMP)}}
 
     @property
     def events(self) -> pa.Schema:
+        """Source partition, transaction, status and counts: an event a message."""
         return pa.schema([(name, _TYPES[name]) for name in (SOURCE_PARTITION, *v.MARKER_COLUMNS)])
 
     def parse(self, batch: pa.RecordBatch, keep: tuple[str, ...] = ()) -> ParsedMessages:
+        """The markers of a batch (`RawFormat.parse`); InputError for a topic of more than one partition."""
         batch = _without_tombstones(batch)
         read, valid = read_values(batch.column(VALUE), MARKER)
         status, txn_id = (read[name].combine_chunks() for name in ("status", "id"))

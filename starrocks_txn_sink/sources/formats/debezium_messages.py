@@ -43,10 +43,12 @@ class DebeziumMessages:
 
     @property
     def columns(self) -> Mapping[str, str]:
+        """Those of changes and markers, which name a message in the same way."""
         return {**(self.markers.columns if self.markers else {}), **self.changes.columns}
 
     @property
     def events(self) -> pa.Schema:
+        """Those of changes and markers; a marker has NULL in those of a row, and a change in those of counts."""
         if self.markers is None:
             return self.changes.events
         more = [field for field in self.changes.events if field.name not in _EVENTS.names]
@@ -54,18 +56,22 @@ class DebeziumMessages:
 
     @property
     def on_malformed(self) -> OnMalformed:
+        """What changes do; `markers` are made with the same."""
         return self.changes.on_malformed
 
     @property
     def keeps_unchanged(self) -> bool:
+        """What changes do: a marker has no row."""
         return self.changes.keeps_unchanged
 
     @property
     def encodes_bytes(self) -> bool:
+        """What changes do: a marker has no bytes."""
         return self.changes.encodes_bytes
 
     @property
     def reader(self) -> Reader:
+        """That of changes: all topics have one reader."""
         return self.changes.reader
 
     def parse(self, batch: pa.RecordBatch, keep: tuple[str, ...] = ()) -> ParsedMessages:

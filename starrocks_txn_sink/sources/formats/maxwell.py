@@ -86,14 +86,20 @@ class MaxwellMessages:
 
     @property
     def columns(self) -> Mapping[str, str]:
+        """Those of Kafka's source; the offset is the position, the key has the names of key columns."""
         return {VALUE: "value", KEY: "key", SOURCE_PARTITION: "partition", POSITION: "offset"}
 
     @property
     def events(self) -> pa.Schema:
+        """Those of `events_schema`, an event a row; with `whole` also NUMBERED."""
         fields = events_schema(source_time=self.source_time)
         return pa.schema([*fields, *NUMBERED]) if self.whole else fields
 
     def parse(self, batch: pa.RecordBatch, keep: tuple[str, ...] = ()) -> ParsedMessages:
+        """The events of a batch (`RawFormat.parse`); an update that changes its key has a delete in front of it.
+
+        Raises InputError also for an update whose key nothing names, and with `whole` for a row without a number.
+        """
         batch = batch.filter(batch.column(VALUE).is_valid())
         read, valid = read_members(batch.column(VALUE), _MEMBERS)
         op = read["type"].combine_chunks()

@@ -74,26 +74,32 @@ class RegisteredMessages:
 
     @property
     def columns(self) -> Mapping[str, str]:
+        """Those of `inner`: the frame is around value and key, and changes no place."""
         return self.inner.columns
 
     @property
     def events(self) -> pa.Schema:
+        """Those of `inner`, which do not show the frame."""
         return self.inner.events
 
     @property
     def on_malformed(self) -> OnMalformed:
+        """What `inner` does; here also with a message that does not fit its schema."""
         return self.inner.on_malformed
 
     @property
     def keeps_unchanged(self) -> bool:
+        """What `inner` does."""
         return self.inner.keeps_unchanged
 
     @property
     def encodes_bytes(self) -> bool:
+        """What `inner` does, whose JSON is made here."""
         return self.inner.encodes_bytes
 
     @property
     def reader(self) -> Reader:
+        """That of `inner`; the registry is asked behind it."""
         return self.inner.reader
 
     def parse(self, batch: pa.RecordBatch, keep: tuple[str, ...] = ()) -> ParsedMessages:

@@ -88,11 +88,13 @@ class TxnEventLines:
 
     @property
     def columns(self) -> Mapping[str, str]:
+        """The value's column, and those of the places that are not in the JSON."""
         column_names = {VALUE: self.value, SOURCE_PARTITION: self.source_partition, POSITION: self.position}
         return {name: column for name, column in column_names.items() if column is not None}
 
     @property
     def events(self) -> pa.Schema:
+        """Source partition and EVENT_FIELDS: an event a message."""
         return pa.schema([(SOURCE_PARTITION, pa.string()), *EVENT_FIELDS])
 
     def parse(self, batch: pa.RecordBatch, keep: tuple[str, ...] = ()) -> ParsedMessages:
