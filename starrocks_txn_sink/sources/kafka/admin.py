@@ -112,11 +112,13 @@ class KafkaAdmin:
         return self._retry("describe topics", send) if names else {}
 
     def first_offsets(self, partitions: Iterable[KafkaPartition]) -> Offsets:
+        """The offset from which each partition can still be read; its end, if it is empty."""
         return {
             partition: offset for partition, (offset, _) in self._positions(partitions, OffsetSpec.earliest()).items()
         }
 
     def end_offsets(self, partitions: Iterable[KafkaPartition]) -> Offsets:
+        """The offset behind the newest message of each partition that a consumer may read."""
         return {
             partition: offset for partition, (offset, _) in self._positions(partitions, OffsetSpec.latest()).items()
         }

@@ -75,7 +75,8 @@ class Consumer(Protocol):
     def poll(self, most: int, seconds: float, keys: bool, headers: bool) -> tuple[Rows, list[Problem]]:
         """Wait up to `seconds` for up to `most` messages."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Leave the brokers, and end the client's threads. Called once, and last."""
 
 
 def open_consumer(config: Mapping[str, Any]) -> Consumer:
@@ -86,6 +87,7 @@ def open_consumer(config: Mapping[str, Any]) -> Consumer:
 
 
 def topic_names(partitions: Iterable[KafkaPartition]) -> list[str]:
+    """The topics of partitions, each once, sorted: the list that `Rows.topics` are places in."""
     return sorted({topic for topic, _ in partitions})
 
 
@@ -100,13 +102,16 @@ class ObjectConsumer:
         self._codes: dict[str, int] = {}
 
     def assign(self, starts: Mapping[KafkaPartition, int]) -> None:
+        """Read these partitions only, each from its offset on; raises KafkaException."""
         self._codes = {topic: code for code, topic in enumerate(topic_names(starts))}
         self._client.assign([TopicPartition(*partition, start) for partition, start in starts.items()])
 
     def leave(self, partitions: Iterable[KafkaPartition]) -> None:
+        """Stop reading these partitions; raises KafkaException for one that is not assigned."""
         self._client.incremental_unassign([TopicPartition(*place) for place in partitions])
 
     def poll(self, most: int, seconds: float, keys: bool, headers: bool) -> tuple[Rows, list[Problem]]:
+        """Wait up to `seconds` for up to `most` messages; errors among them are Problems, and no rows."""
         messages = self._client.consume(most, timeout=seconds)
         problems: list[Problem] = []
         if any(map(_ERROR, messages)):
@@ -131,6 +136,7 @@ class ObjectConsumer:
         return rows, problems
 
     def close(self) -> None:
+        """Leave the brokers, and end the client's threads; waits for both."""
         self._client.close()
 
 
@@ -217,10 +223,12 @@ class NativeConsumer:
         return handle
 
     def assign(self, starts: Mapping[KafkaPartition, int]) -> None:
+        """Read these partitions only, each from its offset on; raises KafkaException."""
         self._names, self._codes = topic_names(starts), {}
         _check(self._with_list(starts, lambda places: self._lib.rd_kafka_assign(self._handle, places)))
 
     def leave(self, partitions: Iterable[KafkaPartition]) -> None:
+        """Stop reading these partitions; raises KafkaException for one that is not assigned."""
         fault = self._with_list(
             dict.fromkeys(partitions, 0), lambda places: self._lib.rd_kafka_incremental_unassign(self._handle, places)
         )
@@ -230,6 +238,10 @@ class NativeConsumer:
             _check(code)
 
     def poll(self, most: int, seconds: float, keys: bool, headers: bool) -> tuple[Rows, list[Problem]]:
+        """Wait up to `seconds` for up to `most` messages; errors among them are Problems, and no rows.
+
+        Raises SourceDamaged for headers that cannot be read.
+        """
         pointers = np.empty(most, dtype=np.uintp)
         milliseconds = round(1000 * seconds)
         count = self._lib.rd_kafka_consume_batch_queue(self._queue, milliseconds, pointers.ctypes.data, most)
@@ -245,6 +257,7 @@ class NativeConsumer:
         return rows, problems
 
     def close(self) -> None:
+        """Leave the brokers, and free librdkafka's handles: a second call would free them again."""
         self._lib.rd_kafka_queue_destroy(self._queue)
         self._lib.rd_kafka_consumer_close(self._handle)
         self._lib.rd_kafka_destroy(self._handle)

@@ -193,6 +193,7 @@ _JAAS_FIELD: Final = re.compile(rf"(\w+)\s*=\s*({_JAAS_VALUE})", re.VERBOSE)
 
 
 def no_client() -> OptionError:
+    """The error for a process without confluent-kafka."""
     return OptionError(
         'reader="librdkafka" needs the package confluent-kafka.',
         hint='Install "starrocks-txn-sink[kafka]" on the driver and on every executor.',

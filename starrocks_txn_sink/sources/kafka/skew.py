@@ -32,6 +32,7 @@ class Skew:
 
     @property
     def held_back_rows(self) -> int:
+        """The unread rows of all partitions."""
         return sum(self.held_back.values())
 
 

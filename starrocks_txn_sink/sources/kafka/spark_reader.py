@@ -359,6 +359,7 @@ class PlannedRanges:
         return sum(end - start for lane in self.lanes for start, end in lane.ranges.values())
 
     def count(self, rows: int) -> None:
+        """Give Spark the `rows` that lanes have read so far in the micro-batch, for its progress."""
         self.counter.set(rows)
 
     def after(self, reached: Mapping[str, int]) -> PlannedRanges:
