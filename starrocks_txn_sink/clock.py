@@ -20,23 +20,29 @@ _SECONDS: Final = {
 class Clock(Protocol):
     """Clock of the core, in seconds; `monotonic` never goes back, `wall` counts from the Unix epoch."""
 
-    def monotonic(self) -> float: ...
+    def monotonic(self) -> float:
+        """Seconds since any moment: only differences mean something."""
 
-    def wall(self) -> float: ...
+    def wall(self) -> float:
+        """Seconds since the Unix epoch; goes back when somebody sets the time back."""
 
-    def sleep(self, seconds: float) -> None: ...
+    def sleep(self, seconds: float) -> None:
+        """Let the calling thread wait for `seconds`."""
 
 
 class SystemClock:
     """The machine's clock."""
 
     def monotonic(self) -> float:
+        """Seconds since a moment that differs from machine to machine."""
         return time.monotonic()
 
     def wall(self) -> float:
+        """Seconds since the Unix epoch, as the machine has them."""
         return time.time()
 
     def sleep(self, seconds: float) -> None:
+        """Let the calling thread wait for `seconds`; raises ValueError below 0."""
         time.sleep(seconds)
 
 
@@ -79,6 +85,7 @@ class Deadline:
 
     @classmethod
     def after(cls, seconds: float, clock: Clock) -> Deadline:
+        """The deadline in `seconds` from now."""
         return cls(clock, clock.monotonic() + seconds)
 
     def remaining(self) -> float:
@@ -86,6 +93,7 @@ class Deadline:
         return max(0.0, self.at - self.clock.monotonic())
 
     def expired(self) -> bool:
+        """Whether no time remains."""
         return self.remaining() <= 0.0
 
     def limit(self, seconds: float, step: str) -> float:

@@ -261,12 +261,16 @@ class RedirectRefused(StarRocksSinkError, Terminal):
 
 
 class ServerRefused(StarRocksSinkError, Terminal):
+    """The answer blames the request or the table, so the same request has the same end (`protocol.refusals`)."""
+
     code = "refused"
     summary = "StarRocks refused an operation and would refuse it again."
     hint = "Correct the table, the columns or the stream-load properties that the message names."
 
 
 class BeginFailed(StarRocksSinkError, Outage):
+    """Any answer to a begin but OK, if no class says more. Nothing was opened."""
+
     code = "begin_failed"
     summary = "StarRocks did not begin a transaction."
     hint = "Look at the frontends (SHOW FRONTENDS) and at the message; `starrocks-txn-sink doctor` tries a begin."
@@ -293,6 +297,8 @@ class TooManyTables(StarRocksSinkError, Terminal):
 
 
 class LoadFailed(StarRocksSinkError, Outage):
+    """Any answer to a load but OK and TXN_IN_PROCESSING, if no class says more (wire contract 4.8)."""
+
     code = "load_failed"
     summary = "A load failed, and its StarRocks transaction was rolled back."
     hint = "Look at the backends (SHOW BACKENDS): memory, disks, compaction."
@@ -327,6 +333,8 @@ class BufferFull(StarRocksSinkError, Terminal):
 
 
 class CommitFailed(StarRocksSinkError, Outage):
+    """Raised for a commit that certainly had no effect; without that certainty it is OutcomeUnknown."""
+
     code = "commit_failed"
     summary = "StarRocks did not commit, and nothing of the transaction became visible."
     hint = "Look at the backends and replicas of the tables, and at the message."

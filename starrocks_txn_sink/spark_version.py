@@ -47,6 +47,7 @@ class SparkFeature:
 
     @property
     def works(self) -> bool:
+        """Whether this process's Spark is new enough."""
         return self.least <= SPARK
 
 

@@ -113,6 +113,7 @@ class Buffers:
         self._data = pa.allocate_buffer(size if texts else 8 * rows, resizable=True)
 
     def column(self, kind: int = MemberKind.TEXT, name: bytes = b"", first: int = 0, members: int = 0) -> Column:
+        """How C finds the buffers, which this object keeps alive; see Column for `first` and `members` of an OBJECT."""
         ends = self._ends and self._ends.address
         return Column(name, len(name), kind, first, members, ends, self._data.address, self._valid.address, 0)
 
