@@ -46,6 +46,7 @@ class DemoOptions:
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> DemoOptions:
+        """The options in the parsed `args`, which have an attribute for each."""
         return cls(**{name: getattr(args, name) for name in cls.__dataclass_fields__})
 
 

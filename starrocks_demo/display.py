@@ -214,6 +214,7 @@ class Summary:
         return orjson.dumps(document).decode()
 
     def as_lines(self) -> list[str]:
+        """The figures line by line, then RIGHT, or WRONG and each difference."""
         verdict = self.verdict
         rows = ", ".join(f"{table.table} {table.rows:,}" for table in verdict.tables)
         per_commit = verdict.visible / self.committed if self.committed else 0.0
@@ -265,6 +266,7 @@ class Display:
         self._shown: tuple[str, float] = ("", 0.0)
 
     def say(self, text: str) -> None:
+        """Print a sentence that stays; the next panel is drawn below it."""
         self._drawn = 0
         self._console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
@@ -291,6 +293,7 @@ class Display:
             seconds += interval
 
     def show(self, status: Status) -> None:
+        """Draw the panel anew; without a terminal print a line for a new phase, and each two seconds of one."""
         phase, elapsed = self._shown
         if self._draws:
             self._draw(status)

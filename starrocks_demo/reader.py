@@ -51,6 +51,7 @@ class SqlClient:
             raise
 
     def close(self) -> None:
+        """End the connection; the next query opens another one."""
         connection, self._connection = self._connection, None
         if connection is not None:
             with contextlib.suppress(pymysql.Error, OSError):
@@ -210,6 +211,7 @@ class Reader:
         self.latest = Sample()
 
     def run(self, stop: threading.Event) -> None:
+        """Take samples and rest in turns until `stop` is set, which is seen after a rest."""
         while not stop.is_set():
             start = self._clock.monotonic()
             self.look()

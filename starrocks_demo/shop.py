@@ -108,15 +108,19 @@ class EventLog:
 
     @property
     def transactions(self) -> int:
+        """How many transactions have ended."""
         return len(self._ends)
 
     def next_event_id(self) -> int:
+        """The id of the change that `append` takes next."""
         return self.event_id(len(self))
 
     def event_id(self, index: int) -> int:
+        """The id of the change at `index`, which no other partition has."""
         return index * self._partitions + self.partition
 
     def append(self, change: int, order_id: int, item_id: int, amount_delta: int, status_delta: int) -> None:
+        """Add a change: `change` is its place in CHANGES, `item_id` 0 without an item, `amount_delta` in cents."""
         self._changes.append(change)
         self._order_ids.append(order_id)
         self._item_ids.append(item_id)
@@ -128,6 +132,7 @@ class EventLog:
         self._ends.append(len(self))
 
     def row(self, index: int) -> EventRow:
+        """The row of `order_events` for the change at `index`, whose transaction must have ended."""
         txn_no = bisect_right(self._ends, index) + 1
         first = self._ends[txn_no - 2] if txn_no > 1 else 0
         table, change = CHANGES[self._changes[index]]
@@ -209,6 +214,7 @@ class Draft:
     rows: int = 0
 
     def order(self, change: str, order: OrderRow, status_delta: int) -> None:
+        """Add a change of an order with its row; `status_delta` are the characters by which its state gets longer."""
         row = (
             f'{{"order_id":{order.order_id},"customer_id":{order.customer_id},'
             f'"total_amount":"{money(order.total_amount)}","order_status":"{order.order_status}"}}'
@@ -216,6 +222,7 @@ class Draft:
         self._add(Change(_KIND["orders", change], row, order.order_id, 0, 0, status_delta))
 
     def item(self, change: str, item: ItemRow, amount_delta: int) -> None:
+        """Add a change of an item with its row; `amount_delta` are the cents that it adds to the total of its order."""
         row = (
             f'{{"item_id":{item.item_id},"order_id":{item.order_id},"product_name":{_PRODUCT_JSON[item.product_name]},'
             f'"quantity":{item.quantity},"price":"{money(item.price)}"}}'
@@ -223,6 +230,7 @@ class Draft:
         self._add(Change(_KIND["order_items", change], row, item.order_id, item.item_id, amount_delta, 0))
 
     def note(self, order_id: int) -> None:
+        """Add an event about an order that changes no row."""
         self._add(Change(_KIND["orders", "note"], None, order_id, 0, 0, 0))
 
     def _add(self, change: Change) -> None:

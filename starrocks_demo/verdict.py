@@ -75,6 +75,7 @@ class Table:
 
     @property
     def key(self) -> str:
+        """The name of the key column."""
         return self.columns[0]
 
     def row(self, values: Sequence[Any]) -> Row:
@@ -124,17 +125,21 @@ class TableVerdict:
 
     @property
     def missing(self) -> int:
+        """How many keys have no row."""
         return len(self.missing_keys)
 
     @property
     def duplicated(self) -> int:
+        """How many rows are there in addition to the first of their key."""
         return len(self.repeated_keys)
 
     @property
     def right(self) -> bool:
+        """Whether every row is there once, as it should be, and no other."""
         return not (self.missing or self.unexpected or self.duplicated or self.wrong)
 
     def note(self, difference: str) -> None:
+        """Keep a difference as an example, unless there are enough."""
         if len(self.examples) < _SHOWN:
             self.examples.append(f"{self.table}: {difference}")
 
@@ -202,6 +207,7 @@ class Verdict:
 
     @property
     def right(self) -> bool:
+        """Whether nothing differs."""
         return not self.differences
 
 

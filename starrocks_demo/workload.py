@@ -64,6 +64,7 @@ class SourceTransaction:
 
     @property
     def ended(self) -> bool:
+        """Whether its last line is an END."""
         return self.txn_no >= 0
 
 
@@ -173,6 +174,7 @@ class Workload:
         return sum(partition.given_up for partition in self.partitions)
 
     def truth(self) -> Truth:
+        """What the tables must hold once all transactions that were taken are visible."""
         shops = [partition.shop for partition in self.partitions]
         logs = tuple(partition.log for partition in self.partitions)
         return Truth(
