@@ -19,6 +19,7 @@ from starrocks_emulator.settings import EmulatorError, Generation, Limits, RowOr
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options; `run` makes `Settings` of them."""
     parser.add_argument("--data-dir", type=Path, required=True, help="folder that keeps the committed data")
     parser.add_argument("--host", default="127.0.0.1", help="loopback address to listen on (default 127.0.0.1)")
     parser.add_argument("--fe-port", type=int, default=8030, help="frontend's HTTP port; 0: a free one (default 8030)")

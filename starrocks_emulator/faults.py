@@ -98,6 +98,7 @@ class Rule:
     forget: str = ""
 
     def matches(self, call: Call) -> bool:
+        """Whether operation, listener, label and table fit; counts and chance are for `picks`."""
         return (
             self.operation in ((QUERY,) if call.operation == QUERY else (None, call.operation))
             and self.listener in (None, call.listener)

@@ -127,6 +127,7 @@ class EmulatorProcess(RunningServer):
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
+        """SIGCONT: it goes on after `pause`."""
         os.kill(self.pid, signal.SIGCONT)
 
     def _reap(self) -> int:
@@ -151,30 +152,37 @@ class EmulatorProcess(RunningServer):
 
     @property
     def running(self) -> bool:
+        """Whether the process is there, also while it is paused."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def pid(self) -> int:
+        """The process id; raises EmulatorProcessFailed while there is none."""
         return self._started().pid
 
     @property
     def load_url(self) -> str:
+        """Where the leading frontend answers HTTP; known from the first start on, as all addresses."""
         return str(self._where["load_url"])
 
     @property
     def query_url(self) -> str:
+        """Where the leading frontend answers SQL."""
         return str(self._where["query_url"])
 
     @property
     def fe_port(self) -> int:
+        """HTTP port of the leading frontend."""
         return int(self._where["fe_port"])
 
     @property
     def be_port(self) -> int:
+        """HTTP port of the first backend."""
         return int(self._where["be_port"])
 
     @property
     def query_port(self) -> int:
+        """MySQL port of the leading frontend."""
         return int(self._where["query_port"])
 
     def faults(self, plan: object) -> None:
@@ -190,6 +198,7 @@ class EmulatorProcess(RunningServer):
 
     @property
     def follower_query_ports(self) -> list[int]:
+        """MySQL ports of the followers."""
         return [int(port) for port in self._where["follower_query_ports"]]
 
     def catch_up(self) -> None:

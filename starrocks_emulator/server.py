@@ -49,10 +49,12 @@ class RunningServer(ABC):
     """What starts and stops; as a context manager it starts at the entry and stops at the exit."""
 
     @abstractmethod
-    def start(self) -> None: ...
+    def start(self) -> None:
+        """Return once it answers."""
 
     @abstractmethod
-    def stop(self) -> object: ...
+    def stop(self) -> object:
+        """Return once it has ended; nothing happens to what does not run."""
 
     def __enter__(self) -> Self:
         self.start()
@@ -211,38 +213,47 @@ class Emulator(RunningServer):
 
     @property
     def fe_port(self) -> int:
+        """HTTP port of the leading frontend; raises RuntimeError before `start`."""
         return _started(self._leader).port
 
     @property
     def follower_ports(self) -> list[int]:
+        """HTTP ports of the followers."""
         return [listener.port for listener in self._followers]
 
     @property
     def be_port(self) -> int:
+        """HTTP port of the first backend."""
         return self.be_ports[0]
 
     @property
     def be_ports(self) -> list[int]:
+        """HTTP ports of all backends, also of those that are ended."""
         return [listener.port for _, listener in self._backends]
 
     @property
     def query_port(self) -> int:
+        """MySQL port of the leading frontend; raises RuntimeError before `start`."""
         return int(_started(self._query).port)
 
     @property
     def follower_query_ports(self) -> list[int]:
+        """MySQL ports of the followers."""
         return [listener.port for _, listener in self._lagging]
 
     @property
     def load_url(self) -> str:
+        """Where the leading frontend answers HTTP, as the sink's option of this name takes it."""
         return f"http://{self.settings.host}:{self.fe_port}"
 
     @property
     def query_url(self) -> str:
+        """Where the leading frontend answers SQL, as the sink's option of this name takes it."""
         return f"mysql://{self.settings.host}:{self.query_port}"
 
     @property
     def store(self) -> Store:
+        """The tables, for tests that look past HTTP and SQL; raises RuntimeError before `start`."""
         return _started(self._store)
 
     @property
@@ -291,6 +302,7 @@ class Emulator(RunningServer):
         self._lose_backends()
 
     def start_backends(self) -> None:
+        """Let loads find backends again; what the old ones held is lost."""
         for backend, _ in self._backends:
             backend.alive = True
 

@@ -128,10 +128,12 @@ class Configuration:
 
     @property
     def scan_threads_per_core(self) -> int:
+        """Threads of a backend's core that read loads and scans (wire contract 4.16)."""
         return int(self.of_backends[SCAN_THREADS][0])
 
     @property
     def key_limit(self) -> int:
+        """Most bytes of a primary key (wire contract 4.7)."""
         return int(self.of_backends[KEY_LIMIT][0])
 
     def change_backends(self, name: str, text: str) -> None:
@@ -145,6 +147,7 @@ class Configuration:
 
     @property
     def default_replicas(self) -> str:
+        """Replicas of a table whose DDL does not say: by the setting, else as the number of backends allows."""
         return str(self.limits.default_replication_num or self._replicas)
 
     def change(self, name: str, text: str) -> None:

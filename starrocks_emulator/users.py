@@ -50,6 +50,7 @@ class Users:
         self._accounts = {name: _Account(password)}
 
     def knows(self, name: str, password: str) -> bool:
+        """Whether the password is this user's; compared in constant time."""
         account = self._accounts.get(name)
         return hmac.compare_digest(password.encode(), (account.password if account else "").encode()) and bool(account)
 
@@ -62,6 +63,7 @@ class Users:
         return hashlib.sha1(once).hexdigest() if account.password else ""
 
     def rights(self, name: str) -> Rights:
+        """What a user may do; a name that is not known may do nothing."""
         return Rights(self, name)
 
     def grants(self, name: str) -> dict[str, set[str]] | None:
@@ -108,6 +110,7 @@ class Users:
 
 
 def is_about_users(sql: str) -> bool:
+    """Whether `Users.run` is for the statement, to serve or to refuse it."""
     return _STATEMENT.match(sql) is not None
 
 
@@ -148,12 +151,15 @@ class Rights:
         self._require(privileges, ("SYSTEM",), "SYSTEM")
 
     def require_catalog(self, privilege: str) -> None:
+        """Raise Denied unless the privilege is granted on the one catalog."""
         self._require((privilege,), ("CATALOG DEFAULT_CATALOG",), "CATALOG default_catalog")
 
     def require_database(self, privilege: str, database: str) -> None:
+        """Raise Denied unless the privilege is granted on the database, or on all of them."""
         self._require((privilege,), (f"DATABASE {database}", "ALL DATABASES"), f"DATABASE {database}")
 
     def require_table(self, privilege: str, database: str, table: str) -> None:
+        """Raise Denied unless the privilege is granted on the table, on all of its database, or on all."""
         self._require((privilege,), _tables(database, table), f"TABLE {table}")
 
     def _require(self, privileges: tuple[str, ...], objects: Iterable[str], place: str) -> None:

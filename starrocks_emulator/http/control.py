@@ -25,14 +25,17 @@ class InCourse:
     rules: Sequence[Rule] = ()
 
     def has(self, action: Action) -> bool:
+        """Whether a rule wants the action."""
         return any(rule.action is action for rule in self.rules)
 
     @property
     def cut_after(self) -> int | None:
+        """Bytes of the body after which to break off; None to take it whole."""
         return next((rule.bytes for rule in self.rules if rule.action is Action.CUT_BODY), None)
 
     @property
     def commit(self) -> CommitFaults:
+        """What the rules want of a commit. A hold without seconds lasts until a release."""
         hold = next((rule for rule in self.rules if rule.action is Action.HOLD_COMMIT), None)
         seconds = None if hold is None else math.inf if hold.seconds is None else hold.seconds
         apart = next((rule for rule in self.rules if rule.action is Action.PUBLISH_APART), None)
@@ -114,6 +117,7 @@ class Control:
         self._catch_up = catch_up
 
     def answer(self, request: Request, body: HttpBody) -> Response:
+        """Answer a call in one line of JSON: 400 for a wrong plan, 404 for another path or method."""
         match request.method, request.path:
             case "GET", "/_emulator/faults":
                 return single_line(self._plan.report())

@@ -179,10 +179,12 @@ class Listener:
 
     @property
     def url(self) -> str:
+        """Where it listens, without a slash at the end."""
         return f"http://{self.host}:{self.port}"
 
     @property
     def service(self) -> Service:
+        """What answers the requests."""
         return self._server.service
 
     @service.setter
@@ -191,6 +193,7 @@ class Listener:
         self._server.service = service
 
     def start(self) -> None:
+        """Answer from now on, in threads of its own. The port is bound before."""
         self._thread.start()
 
     def stop(self) -> None:

@@ -83,9 +83,11 @@ class ScanListener:
         self.address = f"{host}:{self._server.server_address[1]}"
 
     def start(self) -> None:
+        """Answer from now on, in threads of its own."""
         self._thread.start()
 
     def stop(self) -> None:
+        """Close the port. Safe to call before `start`."""
         if self._thread.is_alive():
             with suppress(OSError):  # the port is readable then: the thread sees its end at once
                 self._server.socket.shutdown(socket.SHUT_RDWR)

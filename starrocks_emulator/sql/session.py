@@ -126,6 +126,7 @@ class QuerySession:
 
     @property
     def rights(self) -> Rights:
+        """What the session's user may do."""
         return self.users.rights(self.user)
 
     @property
@@ -144,6 +145,7 @@ class QuerySession:
 
     @property
     def locks_database(self) -> bool:
+        """Whether a SELECT sees all of a commit or nothing, by `cbo_use_lock_db` (wire contract 4.11)."""
         return self.variables.get(LOCK_DATABASE, "").lower() in ("true", "1", "on")
 
 

@@ -71,6 +71,7 @@ def _database(session: QuerySession, match: re.Match[str]) -> str:
 
 
 def named_table(store: Store, session: QuerySession, match: re.Match[str]) -> Table:
+    """The table that a statement names, by default of the current database; raises SqlError and CatalogError."""
     return store.registry.table(*_named(session, match))
 
 

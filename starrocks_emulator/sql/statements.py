@@ -356,6 +356,7 @@ class LaggingStore:
         self.engine.renew()
 
     def close(self) -> None:
+        """Let go of the old state; the leader's store stays open."""
         self.engine.close()
 
 

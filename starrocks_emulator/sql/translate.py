@@ -39,6 +39,7 @@ def target_of(store: Store, session: QuerySession, node: exp.Expr | None, privil
 
 
 def database_of(session: QuerySession, node: exp.Table) -> str:
+    """The database of a table's name, by default the current one; raises SqlError if there is none."""
     database = node.db or session.database
     if not database:
         raise SqlError("No database selected", NO_DATABASE)

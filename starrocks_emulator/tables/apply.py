@@ -40,10 +40,12 @@ class Manner:
     merge_column: str = ""
 
     def to_json(self) -> str:
+        """The text for `from_json`, kept with the rows of an invisible commit."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Manner:
+        """The manner that `to_json` has written."""
         plain = json.loads(text)
         return cls(tuple(plain["columns"]), plain["partial"], plain["merge_column"])
 

@@ -78,6 +78,7 @@ def torn_rows(layout: JsonLayout, files: Sequence[Path]) -> list[str]:
 
 
 def begins_with_mark(file: Path) -> bool:
+    """Whether the file begins with a byte order mark."""
     with file.open("rb") as content:
         return content.read(len(_MARK)) == _MARK
 

@@ -44,6 +44,7 @@ class Model(Enum):
 
     @property
     def clause(self) -> str:
+        """The words of CREATE TABLE, such as `PRIMARY KEY`."""
         return self.name.replace("_", " ")
 
     @property
@@ -139,6 +140,7 @@ class Table:
         return next((column for column in self.columns if column.name.lower() == name.lower()), None)
 
     def is_key(self, column: Column) -> bool:
+        """Whether the column is one of the key's."""
         return column.name in self.keys
 
     def with_columns(self, columns: tuple[Column, ...]) -> Table:
@@ -150,6 +152,7 @@ class Table:
         return replace(self, partitions=partitions)
 
     def to_json(self) -> str:
+        """The text for `from_json`, as `meta.tables` has it."""
         plain = asdict(self)
         plain["model"] = self.model.value
         plain["properties"] = dict(self.properties)
@@ -157,6 +160,7 @@ class Table:
 
     @classmethod
     def from_json(cls, text: str) -> Table:
+        """The table that `to_json` has written; texts without partitions are of older versions."""
         plain: dict[str, Any] = {"partitions": (), **json.loads(text)}
         plain["model"] = Model(plain["model"])
         plain["keys"] = tuple(plain["keys"])
@@ -221,6 +225,7 @@ class Registry:
 
     @property
     def databases(self) -> Sequence[str]:
+        """Names of all databases, sorted."""
         return tuple(self._tables)
 
     def tables(self, database: str | None = None) -> Sequence[Table]:
@@ -229,6 +234,7 @@ class Registry:
         return tuple(table for tables in databases.values() for table in tables.values())
 
     def find(self, database: str, name: str) -> Table | None:
+        """The table, or None if it or the database is unknown."""
         return self._tables.get(database, {}).get(name)
 
     def table(self, database: str, name: str) -> Table:
@@ -240,22 +246,26 @@ class Registry:
         return table
 
     def check_database(self, database: str) -> None:
+        """Raise CatalogError for an unknown database."""
         if database not in self._tables:
             raise CatalogError(f"Unknown database '{database}'", UNKNOWN_DATABASE)
 
     def create_database(self, cursor: duckdb.DuckDBPyConnection, name: str) -> None:
+        """Add a database; raises CatalogError if it is there, or its name is the server's own."""
         if name in self._tables or name.lower() in RESERVED_DATABASES:
             raise CatalogError(f"Can't create database '{name}'; database exists", DATABASE_EXISTS)
         cursor.execute(f"CREATE SCHEMA {schema_of(name)}")
         cursor.execute("INSERT INTO meta.databases VALUES (?)", [name])
 
     def drop_database(self, cursor: duckdb.DuckDBPyConnection, name: str) -> None:
+        """Remove a database with its tables and rows; raises CatalogError if it is unknown."""
         self.check_database(name)
         cursor.execute(f"DROP SCHEMA {schema_of(name)} CASCADE")
         cursor.execute("DELETE FROM meta.databases WHERE name = ?", [name])
         cursor.execute("DELETE FROM meta.tables WHERE database = ?", [name])
 
     def create_table(self, cursor: duckdb.DuckDBPyConnection, table: Table) -> None:
+        """Add an empty table; raises CatalogError if it is there, or its database is not."""
         self.check_database(table.database)
         if self.find(table.database, table.name):
             raise CatalogError(f"Table '{table.name}' already exists", TABLE_EXISTS)
@@ -264,6 +274,7 @@ class Registry:
         cursor.execute("INSERT INTO meta.tables VALUES (?, ?, ?)", [table.database, table.name, table.to_json()])
 
     def drop_table(self, cursor: duckdb.DuckDBPyConnection, table: Table) -> None:
+        """Remove a table and its rows."""
         cursor.execute(f"DROP TABLE {table.relation}")
         cursor.execute("DELETE FROM meta.tables WHERE database = ? AND name = ?", [table.database, table.name])
 

@@ -69,13 +69,9 @@ class CommittedTransactions:
             return self._next_id
 
     def list(self) -> Sequence[TransactionRecord]:
+        """All records but the forgotten ones, oldest first."""
         with self._guard:
             return list(self._records.values())
-
-    def state(self, txn_id: int) -> str | None:
-        with self._guard:
-            record = self._records.get(txn_id)
-        return record.state if record else None
 
     def write(
         self, cursor: duckdb.DuckDBPyConnection, txn_id: int, label: str, db: str, state: str
@@ -89,13 +85,16 @@ class CommittedTransactions:
         return record
 
     def write_visible(self, cursor: duckdb.DuckDBPyConnection, txn_id: int) -> None:
+        """Write that a transaction is VISIBLE; `adopt_visible` after the commit."""
         cursor.execute("UPDATE meta.transactions SET state = ? WHERE txn_id = ?", [VISIBLE, txn_id])
 
     def adopt(self, record: TransactionRecord) -> None:
+        """Show a record that `write` has made and a commit kept."""
         with self._guard:
             self._records[record.txn_id] = record
 
     def adopt_visible(self, txn_id: int) -> None:
+        """Show what `write_visible` has written; nothing happens to a forgotten transaction."""
         with self._guard:
             if txn_id in self._records:
                 self._records[txn_id] = replace(self._records[txn_id], state=VISIBLE)
@@ -130,12 +129,15 @@ class Queue:
         return len(self._entries)
 
     def add(self, entry: Waiting) -> None:
+        """Put a commit behind the others."""
         self._entries.append(entry)
 
     def release(self, txn_id: int) -> None:
+        """Let a commit become visible as soon as those before it are; nothing happens to one that is not here."""
         self._entries = [replace(entry, released=True) if entry.txn_id == txn_id else entry for entry in self._entries]
 
     def release_all(self) -> None:
+        """Let all commits become visible, one after the other."""
         self._entries = [replace(entry, released=True) for entry in self._entries]
 
     def holds(self, tables: Iterable[TableName]) -> bool:
@@ -152,6 +154,7 @@ class Queue:
         return None
 
     def remove(self, entry: Waiting) -> None:
+        """Take out a commit that is visible now."""
         self._entries.remove(entry)
 
 

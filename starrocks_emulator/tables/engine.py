@@ -82,5 +82,6 @@ class Engine:
             raise WaitedTooLong
 
     def close(self) -> None:
+        """Close the file once writers are done; cursors fail from then on."""
         with self.writing, self._opening:
             self._root.close()

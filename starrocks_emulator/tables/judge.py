@@ -45,6 +45,7 @@ class TrackingLog:
 
     @property
     def text(self) -> str:
+        """The lines as the server's page shows them."""
         return "\n".join(self.lines) + "\n"
 
 
@@ -56,6 +57,7 @@ class TrackingLogs:
         self._guard = threading.Lock()
 
     def add(self, log: TrackingLog) -> None:
+        """Keep a log, and drop the oldest beyond the limit."""
         with self._guard:
             self._logs[log.id] = log
             while len(self._logs) > _MOST_LOGS:
@@ -68,6 +70,7 @@ class TrackingLogs:
         return log.text if log else ""
 
     def all(self) -> Sequence[TrackingLog]:
+        """The logs that are kept, oldest first."""
         with self._guard:
             return list(self._logs.values())
 
@@ -83,6 +86,7 @@ class Verdict:
     lines: tuple[str, ...] = ()
 
     def too_many_filtered(self, max_filter_ratio: float) -> bool:
+        """Whether more rows were filtered than the ratio allows, of all but the unselected (wire contract 4.9)."""
         return self.filtered > (self.filtered + self.loaded) * max_filter_ratio
 
 

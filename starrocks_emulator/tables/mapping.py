@@ -40,6 +40,7 @@ class ColumnMapping:
         return names.index(column.lower()) if column.lower() in names else None
 
     def fills(self, column: str) -> bool:
+        """Whether an expression or a source field fills the column."""
         return self.expression_of(column) is not None or self.place_of(column) is not None
 
 

@@ -83,6 +83,7 @@ class Plan:
 
     @property
     def database(self) -> str:
+        """The database of the table."""
         return self.table.database
 
 

@@ -76,6 +76,7 @@ class Reader:
     operation: str
 
     def to_json(self) -> str:
+        """The text by which DuckDB's function for JSON rows knows the reader."""
         fields = [(field.name, field.path, asdict(field.type) if field.type else None) for field in self.fields]
         return json.dumps([fields, self.strict, self.operation])
 

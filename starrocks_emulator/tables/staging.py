@@ -82,6 +82,7 @@ class Staged:
 
     @property
     def manner(self) -> Manner:
+        """How the rows enter their table."""
         columns = tuple(column.name for column in written_columns(self.plan))
         return Manner(columns, self.plan.partial, self.plan.merge_column)
 
@@ -216,6 +217,7 @@ class Ahead:
                 future.add_done_callback(self._discard)
 
     def close(self) -> None:
+        """End the threads after the bodies at work; what waits is not judged."""
         self._pool.shutdown(cancel_futures=True)
 
     def _judge(self, plan: Plan, path: Path, name: str) -> Staged:

@@ -140,12 +140,15 @@ class Store:
 
     @property
     def engine(self) -> Engine:
+        """DuckDB, for statements of the query port."""
         return self._engine
 
     def has_database(self, db: str) -> bool:
+        """Whether the database is there."""
         return db in self.registry.databases
 
     def has_table(self, db: str, table: str) -> bool:
+        """Whether the database and its table are there."""
         return self.registry.find(db, table) is not None
 
     def plan(self, db: str, table: str, headers: Mapping[str, str]) -> Plan:
@@ -356,6 +359,7 @@ class Store:
             self._committed.forget(cursor, label)
 
     def next_txn_id(self) -> int:
+        """A transaction id above all earlier ones, also of earlier processes."""
         return self._committed.next_id()
 
     def add_virtual_table(self, database: str, name: str, rows: VirtualRows) -> None:
@@ -367,5 +371,6 @@ class Store:
         return self.tracking_logs.text(log_id)
 
     def close(self) -> None:
+        """End what judges ahead, then close the file. What is committed stays."""
         self._ahead.close()
         self._engine.close()

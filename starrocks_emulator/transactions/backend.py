@@ -31,45 +31,58 @@ class RecordedTransaction(Protocol):
     """One entry of the durable history; `state` is COMMITTED or VISIBLE."""
 
     @property
-    def label(self) -> str: ...
+    def label(self) -> str:
+        """The label as begin had it."""
 
     @property
-    def db(self) -> str: ...
+    def db(self) -> str:
+        """The name of its one database."""
 
     @property
-    def txn_id(self) -> int: ...
+    def txn_id(self) -> int:
+        """Its number, which only grows over all databases."""
 
     @property
-    def state(self) -> str: ...
+    def state(self) -> str:
+        """COMMITTED while readers do not see it, then VISIBLE."""
 
 
 class Counts(RowCounts, Protocol):
     """Row counts of one table in one commit, the bytes of its bodies, and where the log of filtered rows is."""
 
     @property
-    def bytes(self) -> int: ...
+    def bytes(self) -> int:
+        """Bytes of its bodies as they arrived, so perhaps compressed."""
 
     @property
-    def log(self) -> str: ...
+    def log(self) -> str:
+        """URL of the log of filtered rows; empty without a log (wire contract 5.10)."""
 
 
 class Storage(Protocol):
     """The part of `store.Store` that the frontend calls. Plans are opaque values here."""
 
     @property
-    def spool_dir(self) -> Path: ...
+    def spool_dir(self) -> Path:
+        """Folder for the bodies that backends take in; emptied at each start."""
 
-    def has_database(self, db: str) -> bool: ...
+    def has_database(self, db: str) -> bool:
+        """Whether the database is there."""
 
-    def has_table(self, db: str, table: str) -> bool: ...
+    def has_table(self, db: str, table: str) -> bool:
+        """Whether the database and its table are there."""
 
-    def plan(self, db: str, table: str, headers: Mapping[str, str]) -> Any: ...
+    def plan(self, db: str, table: str, headers: Mapping[str, str]) -> Any:
+        """The plan of a table's first load; header names in lower case. Raises PlanRejected (wire contract 4.7)."""
 
-    def judge(self, txn_id: int, label: str, plan: Any, paths: Sequence[Path]) -> Counts: ...
+    def judge(self, txn_id: int, label: str, plan: Any, paths: Sequence[Path]) -> Counts:
+        """What a commit of one table's bodies would find; raises CommitRejected, and commits nothing."""
 
-    def judge_ahead(self, plan: Any, path: Path) -> None: ...
+    def judge_ahead(self, plan: Any, path: Path) -> None:
+        """Begin to judge a table's first body in the background."""
 
-    def drop_bodies(self, paths: Sequence[Path]) -> None: ...
+    def drop_bodies(self, paths: Sequence[Path]) -> None:
+        """Delete the files, and what was judged of them ahead."""
 
     def commit(
         self,
@@ -80,15 +93,23 @@ class Storage(Protocol):
         *,
         visible: bool = True,
         opening: Opening = ...,
-    ) -> Mapping[str, Counts]: ...
+    ) -> Mapping[str, Counts]:
+        """Judge and commit the tables' loads (plan, bodies) in one, durable on return; counts by table.
 
-    def publish(self, txn_id: int, apart: float | None = None) -> None: ...
+        Without `visible` readers see them from `publish` on. Raises CommitRejected, and keeps nothing then.
+        """
 
-    def transactions(self) -> Sequence[RecordedTransaction]: ...
+    def publish(self, txn_id: int, apart: float | None = None) -> None:
+        """Let readers see a commit, at once or its tables `apart` seconds from each other."""
 
-    def forget(self, label: str) -> None: ...
+    def transactions(self) -> Sequence[RecordedTransaction]:
+        """The durable history, oldest first."""
 
-    def next_txn_id(self) -> int: ...
+    def forget(self, label: str) -> None:
+        """Drop the visible transactions of a label from the history."""
+
+    def next_txn_id(self) -> int:
+        """A number above those of all earlier transactions."""
 
 
 class LoadRefused(Exception):
@@ -131,14 +152,17 @@ class LoadContext:
 
     @property
     def single(self) -> bool:
+        """Whether its transaction is one of single mode."""
         return self.abandon is not None
 
     @property
     def key(self) -> tuple[str, str]:
+        """What a backend finds it by: label and table, in single mode the label alone."""
         return self.label, "" if self.single else self.table
 
     @property
     def format(self) -> str:
+        """The format of its first load in lower case; csv if that named none."""
         return self.properties.get("format", "csv").lower() or "csv"
 
     @property
@@ -221,7 +245,8 @@ class BodySource(Protocol):
     """A request body on the wire; nothing of it is read before `readinto` is called."""
 
     @property
-    def length(self) -> int | None: ...
+    def length(self) -> int | None:
+        """The announced bytes, None for a chunked body."""
 
     def readinto(self, view: memoryview) -> int:
         """Fill part of `view`; 0 at the end of the body. Raises `BodyBroken`."""

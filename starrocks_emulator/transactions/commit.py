@@ -56,11 +56,6 @@ class Publisher:
             timer.daemon = True
             timer.start()
 
-    @property
-    def held(self) -> list[int]:
-        with self._guard:
-            return sorted(self._timers)
-
     def _due(self, txn_id: int) -> None:
         with self._guard:
             if txn_id not in self._timers:
@@ -115,6 +110,10 @@ class Committer:
         self._publisher = publisher
 
     def commit(self, parameters: TransactionParameters, faults: CommitFaults) -> Body:
+        """The reply to a commit; returns once readers see it, or as the faults say.
+
+        Raises `Thrown` where the server throws. Waits for backends without the memory's lock (wire contract 4.16).
+        """
         memory, label = self._memory, parameters.label
         with memory.lock:
             memory.sweep()

@@ -53,6 +53,7 @@ class Frontend:
         self._turns, self._backends = itertools.cycle(backends), len(backends)
 
     def begin(self, parameters: TransactionParameters) -> Body:
+        """Make a task for the label, or say what it has already; raises `Thrown` (wire contract 2.2, 3.2, 4.2)."""
         memory, label, database = self._memory, parameters.label, parameters.database
         if parameters.warehouse not in ("", DEFAULT_WAREHOUSE):
             message = f"Warehouse name: {parameters.warehouse} not exist."

@@ -94,6 +94,7 @@ class Task:
     inherited: bool = False
 
     def move(self, to: TaskState) -> None:
+        """Change the state; raises IllegalMove for a change that is not in MOVES."""
         if to not in MOVES[self.state]:
             raise IllegalMove(f"{self.state.name} -> {to.name}")
         self.state = to
@@ -112,9 +113,11 @@ class Task:
 
     @property
     def final(self) -> bool:
+        """Whether it has ended: COMMITED, FINISHED or CANCELLED."""
         return self.state in FINAL
 
     def expired(self, now: float) -> bool:
+        """Whether it is past its deadline, and has not ended."""
         return not self.final and now > self.deadline
 
     def too_late_to_plan(self, now: float) -> bool:
@@ -253,6 +256,7 @@ class TransactionHistory:
         self._newest: dict[tuple[str, str], int] = {}
 
     def register(self, txn_id: int, label: str, database: str, state: LabelState = LabelState.PREPARE) -> Registered:
+        """Add a transaction; a label may have several, of which the largest number counts (wire contract 6.1)."""
         entry = Registered(txn_id, label, database, state)
         self._by_id[txn_id] = entry
         key = database, label
@@ -260,6 +264,7 @@ class TransactionHistory:
         return entry
 
     def get(self, txn_id: int) -> Registered | None:
+        """The transaction, or None if it was never registered or is forgotten."""
         return self._by_id.get(txn_id)
 
     def of_label(self, database: str, label: str) -> Registered | None:
@@ -275,9 +280,11 @@ class TransactionHistory:
         return None
 
     def running(self, database: str) -> int:
+        """How many transactions of a database are neither committed nor aborted."""
         return sum(1 for entry in self._by_id.values() if entry.database == database and entry.live)
 
     def all(self) -> list[Registered]:
+        """All transactions, in the order of their registration."""
         return list(self._by_id.values())
 
     def committed_transactions(self) -> list[Registered]:
@@ -299,12 +306,14 @@ class TransactionHistory:
         return doomed
 
     def drop(self, entries: Iterable[Registered]) -> None:
+        """Forget transactions; an older one of the same label does not come back."""
         for entry in entries:
             self._by_id.pop(entry.txn_id, None)
             if self._newest.get((entry.database, entry.label)) == entry.txn_id:
                 del self._newest[entry.database, entry.label]
 
     def finished_transactions(self) -> list[Registered]:
+        """Transactions that are VISIBLE or ABORTED."""
         return [entry for entry in self._by_id.values() if entry.state in _FINAL]
 
 
@@ -324,6 +333,7 @@ def tasks_too_many(tasks: Mapping[str, Task], limits: Limits) -> list[str]:
 
 
 def timed_out(tasks: Mapping[str, Task], now: float) -> list[Task]:
+    """Tasks past their deadline that have not ended."""
     return [task for task in tasks.values() if task.expired(now)]
 
 

@@ -32,18 +32,22 @@ _RESTART_PATIENCE = 60.0
 class Clock(Protocol):
     """Seconds: `monotonic` never goes back, `wall` counts from the Unix epoch."""
 
-    def monotonic(self) -> float: ...
+    def monotonic(self) -> float:
+        """Seconds since some moment, for deadlines and ages."""
 
-    def wall(self) -> float: ...
+    def wall(self) -> float:
+        """Seconds since the Unix epoch, for times that clients see."""
 
 
 class SystemClock:
     """The machine's own clock."""
 
     def monotonic(self) -> float:
+        """Seconds since some moment, for deadlines and ages."""
         return time.monotonic()
 
     def wall(self) -> float:
+        """Seconds since the Unix epoch, for times that clients see."""
         return time.time()
 
 

@@ -20,6 +20,7 @@ _Key = tuple[int, str, str, tuple[tuple[str, str], ...]]
 
 
 def is_merged(request: Request) -> bool:
+    """Whether a Stream Load asks for merge commit."""
     return request.header("enable_merge_commit").lower() == "true"
 
 

@@ -44,13 +44,16 @@ class Request:
 
     @property
     def path(self) -> str:
+        """The path of the target, decoded."""
         return unquote(urlsplit(self.target).path)
 
     @property
     def query(self) -> dict[str, str]:
+        """The parameters of the target, decoded; of one that is repeated the first value."""
         return {name: values[0] for name, values in parse_qs(urlsplit(self.target).query).items()}
 
     def header(self, name: str) -> str:
+        """The header's value without blanks around it; empty without the header."""
         return self.headers.get(name, "").strip()
 
     @property
@@ -62,6 +65,7 @@ class Request:
         return target[1].lower()
 
     def load_properties(self) -> dict[str, str]:
+        """The headers that must be those of the table's first load (wire contract 4.6)."""
         return {name: value for name, value in self.headers.items() if name in LOAD_PROPERTIES}
 
 
@@ -137,6 +141,7 @@ class Thrown(Exception):
 
     @property
     def text(self) -> str:
+        """The message behind its Java class, as the server's JSON has it."""
         return f"class {self.java_class}: {self.message}"
 
 
@@ -151,14 +156,17 @@ class Response:
 
 
 def ok(message: str = "", **more: Any) -> Body:
+    """The body of an operation that succeeded, with `more` fields behind its two."""
     return {"Status": "OK", "Message": message, **more}
 
 
 def failed_answer(message: str) -> Body:
+    """The body of an operation that a frontend refuses."""
     return {"Status": "FAILED", "Message": message}
 
 
 def label_already_exists(message: str, job_status: str, **more: Any) -> Body:
+    """A frontend's refusal of a used label; `job_status` is the state of its task (wire contract 2.2)."""
     return {"Status": "LABEL_ALREADY_EXISTS", "Message": message, "ExistingJobStatus": job_status, **more}
 
 
@@ -200,13 +208,16 @@ class RowCounts(Protocol):
     """Row counts of one table in one commit."""
 
     @property
-    def loaded(self) -> int: ...
+    def loaded(self) -> int:
+        """Rows that fit."""
 
     @property
-    def filtered(self) -> int: ...
+    def filtered(self) -> int:
+        """Rows that did not fit their columns."""
 
     @property
-    def unselected(self) -> int: ...
+    def unselected(self) -> int:
+        """Rows that `where` left out."""
 
 
 class Stopwatch:
@@ -217,6 +228,7 @@ class Stopwatch:
 
     @property
     def milliseconds(self) -> int:
+        """Whole milliseconds until now."""
         return int((time.monotonic() - self._started) * 1000)
 
 
@@ -279,6 +291,7 @@ def load_state(state: str, reason: str | None) -> Body:
 
 
 def plain_ok() -> Body:
+    """The lower-case body of a success outside of transaction operations (wire contract 6.1)."""
     return {"status": "OK", "code": "0", "msg": "Success", "message": "OK"}
 
 
@@ -288,18 +301,22 @@ def plain_failed(message: str) -> Body:
 
 
 def frontend_json(body: Mapping[str, Any]) -> Response:
+    """A frontend's answer to an operation, HTTP 200 whatever its status (wire contract 1.1)."""
     return _json(200, body, indent=2)
 
 
 def backend_json(body: Mapping[str, Any]) -> Response:
+    """A backend's answer to an operation, HTTP 200 whatever its status (wire contract 1.1)."""
     return _json(200, body, indent=4, content_type="application/json")
 
 
 def single_line(body: Mapping[str, Any], status: int = 200) -> Response:
+    """JSON in one line: of `get_load_state`, and of the emulator's own calls."""
     return _json(status, body, indent=None)
 
 
 def unauthorized(message: str) -> Response:
+    """HTTP 401 with the frontend's words (wire contract 7.2)."""
     answer = _outside_of_operations(401, message)
     return Response(401, answer.body, {**answer.headers, "WWW-Authenticate": 'Basic realm=""'})
 
@@ -315,6 +332,7 @@ def not_allowed(method: str) -> Response:
 
 
 def redirect(location: str) -> Response:
+    """HTTP 307 to the address, without a body."""
     return Response(307, b"", {"Location": location, **_HTML})
 
 

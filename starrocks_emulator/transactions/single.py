@@ -104,9 +104,11 @@ class SingleTable:
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
+        """Host and HTTP port of each backend."""
         return [backend.address for backend in self._backends]
 
     def next_backend(self) -> Backend:
+        """The backends in turns, for Stream Loads."""
         with self._guard:
             return next(self._turns)
 
@@ -178,6 +180,7 @@ class SingleTable:
     # --- a backend ----------------------------------------------------------------------------------------------------
 
     def begin(self, backend: Backend, request: Request) -> Body:
+        """Register a transaction and open its context; raises `LabelTaken` for a used label (wire contract 2.3)."""
         label, watch = request.header("label"), Stopwatch()
         if backend.single(label) is not None:
             raise LabelTaken("", "")
@@ -206,6 +209,7 @@ class SingleTable:
         return single_mode_answer((context.database, context.table), context.label, live.entry.txn_id, *figures)
 
     def rollback(self, backend: Backend, request: Request) -> Body:
+        """Abort a transaction that is not prepared, on the backend that has it (wire contract 2.3)."""
         live = self._of_request(backend, request)
         self._abort(live, "transaction is aborted by user.")
         return backend_answer("OK", "", "", "", Label=live.entry.label)
@@ -234,6 +238,7 @@ class SingleTable:
         return stream_load_answer(label, live.entry.txn_id, "Publish Timeout", PUBLISH_TIMEOUT, rows, figures)
 
     def timeout_of(self, request: Request) -> float:
+        """Seconds of the header `timeout`, else the server's default; raises `LoadRefused` if it is no number."""
         text = request.header("timeout")
         if text and not text.isdecimal():
             raise Refused("INVALID_ARGUMENT", "Invalid timeout format")
