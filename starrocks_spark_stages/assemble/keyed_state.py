@@ -189,11 +189,13 @@ class Processor(spark.StatefulProcessor):
     timed: bool
 
     def init(self, handle: spark.StatefulProcessorHandle) -> None:
+        """Declare the state of a source partition, whose names and schemas are part of a checkpoint."""
         self._handle = handle
         self._header = handle.getValueState("header", "header string")
         self._blobs = handle.getMapState("blobs", "number bigint", "blob binary")
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: spark.TimerValues) -> Frames:
+        """The packed rows and counts of one step over all frames, at the time that the run has told, else Spark's."""
         told = TaskTime.of_task() if self.timed else None
         milliseconds = timerValues.getCurrentProcessingTimeInMs()  # none without timers
         spark_s = milliseconds / 1000 if milliseconds > 0 else SystemClock().wall()
@@ -202,6 +204,7 @@ class Processor(spark.StatefulProcessor):
     def handleExpiredTimer(
         self, key: Any, timerValues: spark.TimerValues, expiredTimerInfo: spark.ExpiredTimerInfo
     ) -> Frames:
+        """The packed rows and counts of a step without events, which gives up what is overdue."""
         due = max(timerValues.getCurrentWatermarkInMs(), expiredTimerInfo.getExpiryTimeInMs())
         return self._step(key[0], None, due / 1000)
 

@@ -51,12 +51,15 @@ class BalancedKafka(DataSource):
 
     @classmethod
     def name(cls) -> str:
+        """The name of the format."""
         return BALANCED
 
     def schema(self) -> str:
+        """The columns as DDL, which the option `includeHeaders` decides; raises OptionError for wrong options."""
         return f"{SCHEMA}, {HEADERS_COLUMN}" if BalancedOptions.read(dict(self.options)).headers else SCHEMA
 
     def streamReader(self, schema: StructType) -> BalancedKafkaReader:  # noqa: N802, ARG002 - the name is Spark's
+        """The reader of a query; raises OptionError for wrong options."""
         return BalancedKafkaReader(BalancedOptions.read(dict(self.options)))
 
 
@@ -94,12 +97,15 @@ class BalancedKafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- the names are Spark's ---
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Where a query without a checkpoint begins; raises InputError for named offsets that Kafka does not have."""
         return _offset(self._starting_offsets(self._partitions()))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """The rows of a micro-batch, at most."""
         return ReadMaxRows(self._options.max_rows)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Take the ends of now as the query's end."""
         self._target = self._kafka.partition_ends(self._partitions())
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
@@ -133,10 +139,12 @@ class BalancedKafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [part for part in itertools.starmap(self._slice, itertools.pairwise(bounds)) if part.ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a slice, in a task; raises the errors of `read_slice`."""
         assert isinstance(partition, Slice)
         return read_slice(partition)
 
     def stop(self) -> None:
+        """End the consumer that samples rows."""
         if self._sizes is not None:
             self._sizes.close()
 
@@ -282,6 +290,7 @@ class RowSizes:
         return {partition: self._means.get(partition, usual) for partition in start}
 
     def close(self) -> None:
+        """End the consumer."""
         self._consumer.close()
 
     def _sample(self, partitions: list[KafkaPartition], start: Offsets) -> None:

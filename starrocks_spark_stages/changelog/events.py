@@ -31,6 +31,7 @@ class ChangeEvents(Images):
 
     @property
     def code(self) -> Column:
+        """The event's code as text, of whatever type the column is."""
         return column(self.op).cast("string")
 
     @property

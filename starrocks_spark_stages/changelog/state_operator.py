@@ -87,7 +87,7 @@ def number_arrivals(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatc
         yield pa.RecordBatch.from_arrays([*batch.columns, numbers], [*batch.schema.names, ARRIVAL])
 
 
-def changes_by_key(sorted_entries: Iterable[Entry]) -> Iterator[tuple[str, list[InputChange]]]:
+def _changes_by_key(sorted_entries: Iterable[Entry]) -> Iterator[tuple[str, list[InputChange]]]:
     for key, group in groupby(sorted_entries, key=lambda entry: entry[0]):
         yield key, [change for _, _, change in group]
 
@@ -126,10 +126,12 @@ class KeyProcessor(spark.StatefulProcessor):
     clock: Clock
 
     def init(self, handle: spark.StatefulProcessorHandle) -> None:
+        """Declare the state of a bucket, whose names and schemas are part of a checkpoint."""
         self._states = KeyStates(handle)
         self._swept = handle.getValueState("swept", "at double")
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: spark.TimerValues) -> Iterator[pd.DataFrame]:
+        """One frame with the output of all keys in `rows`; reads the wall clock once, for `state_ttl`."""
         with _collector_off():
             output = self._process(sorted_entries(rows), self.clock.wall())
         yield pd.DataFrame(output, columns=OUTPUT_COLUMNS, dtype=object)
@@ -138,7 +140,7 @@ class KeyProcessor(spark.StatefulProcessor):
         """Run the rule for all keys of a bucket."""
         bucket = Bucket(self._states, self.retention, now)
         output: list[OutputRow] = []
-        for name, changes in changes_by_key(arrived):
+        for name, changes in _changes_by_key(arrived):
             step = self.rule.step(bucket.state(name), changes)
             if step.state is None:
                 bucket.remove(name)
@@ -173,7 +175,7 @@ class BatchKeyProcessor:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         columns = ({name: batch[name].to_pylist() for name in batch.schema.names} for batch in batches)
         arrivals = chain.from_iterable(map(entries, columns))
-        steps = (self.rule.step(None, changes) for _, changes in changes_by_key(arrivals))
+        steps = (self.rule.step(None, changes) for _, changes in _changes_by_key(arrivals))
         rows = chain.from_iterable(map(output_rows, steps))
         while chunk := list(islice(rows, ROWS_PER_BATCH)):
             yield pa.record_batch(
@@ -192,10 +194,12 @@ class Reorderer(spark.StatefulProcessor):
     """Holds the rows of a bucket until the watermark reaches them; one timer wakes it for the earliest row."""
 
     def init(self, handle: spark.StatefulProcessorHandle) -> None:
+        """Declare the list of rows that wait, whose name and schema are part of a checkpoint."""
         self._handle = handle
         self._held = handle.getListState("held", "time bigint, place string, row string")
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: spark.TimerValues) -> Iterator[pd.DataFrame]:
+        """Hold the rows, in the order of their arrival, and release what the watermark has reached."""
         arrivals = [row for frame in rows for row in timed_rows(column_lists(frame))]
         arrivals.sort(key=lambda pair: pair[0])
         return self._release([row for _, row in arrivals], timerValues)
@@ -203,6 +207,7 @@ class Reorderer(spark.StatefulProcessor):
     def handleExpiredTimer(
         self, key: Any, timerValues: spark.TimerValues, expiredTimerInfo: spark.ExpiredTimerInfo
     ) -> Iterator[pd.DataFrame]:
+        """Release what the watermark has reached; no row came."""
         return self._release([], timerValues)
 
     def close(self) -> None:

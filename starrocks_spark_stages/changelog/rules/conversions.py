@@ -361,6 +361,7 @@ class ClaimingRows:
 
     @property
     def rows(self) -> list[ClaimingRow]:
+        """The rows in the order of their places; the last one is shown."""
         return [*self._rows.values()]
 
     def apply(self, change: RowChange, upsert_key: Key | None = None) -> MaterializeResult:

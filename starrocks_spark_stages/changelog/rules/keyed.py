@@ -79,7 +79,8 @@ class KeyStep:
 class KeyRule(Protocol):
     """A rule over the changes of one key."""
 
-    def step(self, state: State | None, changes: Sequence[InputChange]) -> KeyStep: ...
+    def step(self, state: State | None, changes: Sequence[InputChange]) -> KeyStep:
+        """The changes that come out, and the state after them; `state` None: it is new, or has expired."""
 
 
 @cache
@@ -105,6 +106,7 @@ class DecodeKey:
     full_deletes: bool = False
 
     def step(self, state: State | None, changes: Sequence[InputChange]) -> KeyStep:
+        """Decode each event by its kinds; `compact` leaves the net effect, with the extra columns of the last event."""
         previous = _previous(state)
         decoded: list[tuple[RowChange, str | None]] = []
         for entry in changes:
@@ -128,6 +130,7 @@ class EncodeKey:
     encoder: ImageEncoder
 
     def step(self, state: State | None, changes: Sequence[InputChange]) -> KeyStep:
+        """Encode each change as an event, or as none: a paired -U waits for its +U."""
         previous, output = _previous(state), []
         waits, growth = state is not None and len(state) > 1, 0
         for change in changes:
@@ -154,6 +157,7 @@ class NormalizeKey:
     codes: Mapping[RowKind, str] = field(default_factory=dict)
 
     def step(self, state: State | None, changes: Sequence[InputChange]) -> KeyStep:
+        """Compare each change with the key's row; kinds without a code are left out."""
         previous, output = _previous(state), []
         with_before = RowKind.UPDATE_BEFORE in self.codes
         for entry in changes:
@@ -172,6 +176,7 @@ class MaterializeKey:
     """All changes of a sink key → the changes that the sink should see. The state has a ClaimingRow for each row."""
 
     def step(self, state: State | None, changes: Sequence[InputChange]) -> KeyStep:
+        """Apply each change to the rows that claim the key; retractions without a row are swallowed and counted."""
         claiming = conversions.ClaimingRows(conversions.ClaimingRow(*fields) for fields in state or ())
         output, swallowed, touched = [], 0, False
         for change in changes:
