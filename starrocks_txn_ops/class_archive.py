@@ -38,6 +38,7 @@ _FOREIGN: Final = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """No option of its own, but an epilog of where the archive is used."""
     parser.epilog = "recommended_conf() and sync use the file from then on. See docs/guides/performance.md."
 
 

@@ -40,6 +40,7 @@ def add_server_arguments(parser: argparse.ArgumentParser, *, load_url: bool, req
 
 
 def add_kafka_option(parser: argparse.ArgumentParser) -> None:
+    """Add `--kafka-option`, as `args.kafka_option`: NAME=VALUE texts that nobody has split yet."""
     parser.add_argument(
         "--kafka-option",
         action="append",

@@ -55,6 +55,7 @@ from starrocks_txn_sink.writer.value_checks import zone_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the action, and which source transactions it is for."""
     parser.add_argument("action", choices=("list", "replay"), help="show the dead letters, or write them again")
     command_line.add_server_arguments(parser, load_url=True)
     printed = {"help": "print one line of JSON for each source transaction"}

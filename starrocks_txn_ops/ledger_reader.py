@@ -35,4 +35,5 @@ class LedgerReader:
             raise UnknownJob.among(job, self.database, jobs)
 
     def jobs(self) -> list[str]:
+        """The jobs that have a row in the ledger, sorted."""
         return [str(row[0]) for row in self.rows("SELECT DISTINCT job FROM {} ORDER BY job")]

@@ -30,6 +30,7 @@ from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the action, and the file or the new name that it needs."""
     parser.add_argument(
         "action",
         choices=("export", "import", "rename"),

@@ -58,6 +58,7 @@ def _text(part: Any) -> bytes | None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the file of `sync`, and where the messages come from."""
     parser.add_argument("file", metavar="FILE", help="a file of sync, with its rules")
     command_line.add_shared_arguments(parser, deadline={"default": 600.0})
     parser.add_argument(

@@ -57,6 +57,7 @@ class JobFindings:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the job, and what to do about it beyond showing."""
     command_line.add_server_arguments(parser, load_url=True)
     command_line.add_shared_arguments(parser, database={}, job={}, deadline={"default": 60.0}, json={})
     parser.add_argument("--roll-back", action="store_true", help="roll the open labels back")

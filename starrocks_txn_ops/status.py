@@ -84,6 +84,7 @@ class JobStatus:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare which jobs to show, how often, and the brokers that know the lag."""
     command_line.add_server_arguments(parser, load_url=False)
     parser.add_argument(
         "--load-url",

@@ -263,6 +263,7 @@ class _Waiting:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the position, and the job by the file of `sync` or by server, database and name."""
     parser.add_argument(
         "file", metavar="FILE", nargs="?", help="the file of sync; or give the server, database and job"
     )

@@ -141,6 +141,7 @@ def _span(row: tuple[Any, ...]) -> LoggedSpan:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the job and the position."""
     command_line.add_server_arguments(parser, load_url=False)
     command_line.add_shared_arguments(parser, database={}, job={}, deadline={"default": 60.0}, json={})
     parser.add_argument("--partition", required=True, help="the source partition, as the sink's input names it")
@@ -148,6 +149,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    """Print where the position is: 0 visible, 1 not yet, 3 dead-lettered; raises as `look_up`."""
     options = command_line.server_options(args, database=args.database, job=args.job)
     place = look_up(options, args.partition, args.position, args.deadline)
     command_line.print_lines(
@@ -184,6 +186,7 @@ _EXIT_CODES = {PositionStatus.NOT_YET: 1, PositionStatus.DEAD_LETTERED: 3}  # 2 
 
 
 def json_document(place: LocatedPosition) -> dict[str, Any]:
+    """The answer for `--json`; times are texts of the server's."""
     return {
         "standing": place.status.value,
         "span": asdict(place.span) if place.span else None,
@@ -197,6 +200,7 @@ def json_document(place: LocatedPosition) -> dict[str, Any]:
 
 
 def text_lines(place: LocatedPosition, partition: str, position: int) -> Iterator[str]:
+    """The answer in sentences, with the command that replays a dead letter."""
     place_text = f"{partition}, position {position}"
     if place.letter is not None:
         tables = ", ".join(f"{rows} of {table}" for table, rows in sorted(place.letter.tables.items()))

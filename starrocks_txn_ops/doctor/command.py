@@ -41,6 +41,7 @@ def summary_line(findings: Sequence[Finding]) -> str:
 
 
 def json_document(examined: Sequence[tuple[str, Finding]]) -> dict[str, Any]:
+    """The report for `--json`; `examined` are pairs of section and finding, in the order of the run."""
     findings = [
         {"section": section, **asdict(finding), "severity": finding.severity.value} for section, finding in examined
     ]
@@ -93,6 +94,7 @@ def examine(target: Target, name: str, section: Section) -> Iterator[Finding]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what to check; without a database most checks are skipped."""
     command_line.add_server_arguments(parser, load_url=True)
     without = {"required": False, "help": "the database that the job writes; without it most checks are skipped"}
     command_line.add_shared_arguments(parser, database=without, job={"required": False}, json={})

@@ -226,13 +226,16 @@ class TrialTransaction:
     label: str = ""
 
     def begin(self) -> Reply:
+        """Begin under a new label. This and the others raise the errors of `Target.send`; a refusal is a reply."""
         self.label = f"{LABEL}-{secrets.token_hex(8)}"
         return self._reply(Operation.BEGIN, headers=self.target.options.begin_headers() | _LIFETIME)
 
     def load(self, table: str) -> HttpResponse:
+        """Load no byte into the table: the answer is a redirect to a backend, or a refusal."""
         return self._send(Operation.LOAD, table=table, headers=self.target.options.load_headers(table))
 
     def roll_back(self) -> Reply:
+        """Roll the label back; also after an error the next transaction needs `begin`."""
         try:
             return self._reply(Operation.ROLLBACK)
         finally:
@@ -247,6 +250,7 @@ class TrialTransaction:
 
 
 def check_empty_transaction(target: Target) -> Iterator[Finding]:
+    """Begin a transaction and roll it back; raises SectionSkipped without a database or a leader."""
     trial = TrialTransaction(target, target.require_database(), target.require_leader())
     reply = trial.begin()
     yield judge_begin(reply, trial.database)
@@ -255,6 +259,7 @@ def check_empty_transaction(target: Target) -> Iterator[Finding]:
 
 
 def judge_begin(reply: Reply, database: str) -> Finding:
+    """Good, or a failure with the advice that the sink would give."""
     if reply.status is Status.OK:
         return Topic("transaction.begin").good(f"a transaction can begin in {database}")
     error = refusals.begin_error(reply, "")
@@ -266,6 +271,7 @@ def judge_begin(reply: Reply, database: str) -> Finding:
 
 
 def judge_rollback(reply: Reply) -> Finding:
+    """Good, or a failure: without rollback no attempt can be repeated."""
     if reply.status is Status.OK:
         return Topic("transaction.rollback").good("and roll back")
     return Topic("transaction.rollback").failure(

@@ -49,15 +49,19 @@ class Topic:
     place: str = ""
 
     def good(self, what: str) -> Finding:
+        """The check has passed."""
         return Finding(self.name, Severity.GOOD, what, place=self.place)
 
     def skip(self, what: str) -> Finding:
+        """The check was left out; `what` says why."""
         return Finding(self.name, Severity.SKIPPED, what, place=self.place)
 
     def warning(self, what: str, why: str, advice: str) -> Finding:
+        """A job runs, but not as well as it could."""
         return Finding(self.name, Severity.WARNING, what, why, advice, self.place)
 
     def failure(self, what: str, why: str, advice: str) -> Finding:
+        """A job would fail."""
         return Finding(self.name, Severity.FAILURE, what, why, advice, self.place)
 
 
@@ -152,6 +156,7 @@ class Target:
         self._http = self._stack.enter_context(closing(HttpTransport(self.options)))
 
     def close(self) -> None:
+        """End the connections of HTTP and SQL."""
         self._stack.close()
 
     def send(self, request: Request, address: Address) -> HttpResponse:
@@ -184,6 +189,7 @@ class Target:
             raise
 
     def require_database(self) -> str:
+        """The database that the user names. Raises SectionSkipped if there is none."""
         if self.database is None:
             raise SectionSkipped("no --database is set")
         return self.database
@@ -201,4 +207,5 @@ class Target:
         return endpoint.probe(self.options.connect_timeout)
 
     def has_reached(self, address: Address) -> bool:
+        """Whether `reach` has probed the address, in whatever role and with whatever result."""
         return any((endpoint.host, endpoint.port) == (address.host, address.port) for endpoint in self.endpoints)

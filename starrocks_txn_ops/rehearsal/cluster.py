@@ -21,6 +21,7 @@ _ASK_SECONDS = 30.0
 
 @CHECKS.expects("server.version", "The release has reliable multi-table transactions.", "10.1")
 def check_version(stage: Stage) -> Evidence:
+    """Read the version, as a job does at its start, and ask whether the options allow it."""
     stage.version = read_version(stage.rows(VERSION_SQL))
     try:
         require_supported(stage.version, unreleased=stage.options.allow_unreleased_server)
@@ -34,6 +35,7 @@ def check_version(stage: Stage) -> Evidence:
 
 @CHECKS.expects("privilege.frontends", "SHOW FRONTENDS names the leader.", "10.11")
 def check_frontends_privilege(stage: Stage) -> Evidence:
+    """Count the leaders; a refusal is harmless for a job that does not look for the leader."""
     try:
         rows = stage.rows("SHOW FRONTENDS")
     except QueryRefused as error:
@@ -49,6 +51,7 @@ def check_frontends_privilege(stage: Stage) -> Evidence:
 
 @CHECKS.expects("privilege.loads", "information_schema.loads can be read.", "6.5")
 def check_loads_privilege(stage: Stage) -> Evidence:
+    """Read one row of any label."""
     try:
         rows = stage.rows("SELECT * FROM information_schema.loads LIMIT 1")
     except QueryRefused as error:
@@ -111,6 +114,7 @@ def _other_ledger(stage: Stage, refused: QueryRefused) -> Evidence:
 
 @CHECKS.expects("privilege.insert", "INSERT into the ledger works.", "7.3")
 def check_insert(stage: Stage) -> Evidence:
+    """Write the claim of a driver by the sink's own statement."""
     owner = Owner("token", stage.epoch, "rehearsal")
     stage.ledger.execute(WriteClaim(stage.job, owner), stage.deadline())
     return as_expected("a claim is written into the ledger")
@@ -118,6 +122,7 @@ def check_insert(stage: Stage) -> Evidence:
 
 @CHECKS.expects("privilege.select", "SELECT from the ledger shows it.", "7.3")
 def check_select(stage: Stage) -> Evidence:
+    """Read positions on the leader, as the sink does, and count the claim over the first query port."""
     stage.ledger.execute(ReadPositions(stage.job), stage.deadline())
     count = stage.value(f"SELECT count(*) FROM {identifier(stage.database, LEDGER_TABLE)} WHERE job = %s", (stage.job,))
     if int(count) != 1:
@@ -127,6 +132,7 @@ def check_select(stage: Stage) -> Evidence:
 
 @CHECKS.expects("privilege.delete", "DELETE from the ledger works.", "7.3")
 def check_delete(stage: Stage) -> Evidence:
+    """Delete the claim; a refusal is harmless, because only old claims stay then."""
     try:
         stage.rows(f"DELETE FROM {identifier(stage.database, LEDGER_TABLE)} WHERE job = %s", (stage.job,))
     except QueryRefused as error:
@@ -141,6 +147,7 @@ def check_delete(stage: Stage) -> Evidence:
 
 @CHECKS.expects("tls.load", "load_url and the certificate's options fit.", "1.1")
 def check_load_tls(stage: Stage) -> Evidence:
+    """Look at the schemes of load_url alone: all other checks have used them."""
     schemes = {address.scheme for address in stage.options.frontends}
     if schemes == {"https"}:
         return as_expected("https: passwords are encrypted on the way to the frontends")
@@ -149,6 +156,7 @@ def check_load_tls(stage: Stage) -> Evidence:
 
 @CHECKS.expects("tls.query", "The query port and query_tls fit.", "10.9")
 def check_query_tls(stage: Stage) -> Evidence:
+    """Look at the option alone, and without TLS whether the server asks for it."""
     if stage.options.query_tls:
         return as_expected("TLS: the certificate was checked" if stage.options.tls_verify else "TLS, unchecked")
     return as_expected(f"plain: the password leaves only as an answer to a challenge{_forced_tls(stage)}")

@@ -60,6 +60,7 @@ def _look(stage: Stage, check: Check) -> Result:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the scratch database, and how much is measured: seconds, megabytes, tables, jobs."""
     command_line.add_server_arguments(parser, load_url=True)
     scratch = "a database for scratch tables, without a ledger; it is created if it does not exist, and dropped then"
     printed = {"help": "print the report as one line of JSON, and lines to stderr"}

@@ -43,18 +43,22 @@ class Evidence:
 
 
 def as_expected(what: str, **metrics: float) -> Evidence:
+    """The server does what the sink relies on."""
     return Evidence(Verdict.AS_EXPECTED, what, metrics=metrics)
 
 
 def harmless(what: str, why: str, **metrics: float) -> Evidence:
+    """The server does something else, and `why` says what saves the sink."""
     return Evidence(Verdict.HARMLESS, what, why, metrics=metrics)
 
 
 def differs(what: str, advice: str, **metrics: float) -> Evidence:
+    """The server does something else that needs an action; `advice` says which."""
     return Evidence(Verdict.DIFFERS, what, advice=advice, metrics=metrics)
 
 
 def left_out(what: str) -> Evidence:
+    """The check did not run; `what` says why."""
     return Evidence(Verdict.LEFT_OUT, what)
 
 
@@ -97,6 +101,7 @@ class Result:
 
 
 def exit_code(results: Sequence[Result]) -> int:
+    """1 with a difference that needs an action, else 3 if a check could not see, else 0; 2 is wrong usage."""
     verdicts = {result.evidence.verdict for result in results}
     if Verdict.DIFFERS in verdicts:
         return 1
@@ -107,6 +112,7 @@ def exit_code(results: Sequence[Result]) -> int:
 
 
 def text_lines(result: Result) -> Iterator[str]:
+    """Lines of one result for a terminal; what was expected stands there only if it was not met."""
     evidence = result.evidence
     yield f"{evidence.verdict.value:<18} {result.check.name}: {evidence.what}"
     if evidence.verdict in (Verdict.DIFFERS, Verdict.NOT_SEEN):
@@ -117,6 +123,7 @@ def text_lines(result: Result) -> Iterator[str]:
 
 
 def summary_line(results: Sequence[Result]) -> str:
+    """The last line: the meaning, and the number of results by verdict."""
     count = Counter(result.evidence.verdict for result in results)
     meaning = {0: "This server does what the sink relies on.", 1: "Something differs: do what the lines say."}
     numbers = ", ".join(f"{count[verdict]} {verdict.value}" for verdict in Verdict if count[verdict])

@@ -85,6 +85,7 @@ class Writer:
     stop: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
+        """Commit until `stop` is set, for a thread; an error is kept in `error`, and sets `stop`."""
         try:
             while not self.stop.is_set():
                 row = array({"id": _BASE + self.commits, "note": "torn"})

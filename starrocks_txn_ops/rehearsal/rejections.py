@@ -67,6 +67,7 @@ def _judge(stage: Stage, error: StarRocksSinkError | None, seconds: float, *, lo
     "reject.bad_row", "A bad row among four tables fails the commit as bad, with table, count and reason.", "4.9", "7.5"
 )
 def check_bad_row(stage: Stage) -> Evidence:
+    """Load a NULL into a NOT NULL column beside a good row, with good rows of three more tables."""
     with stage.transaction() as label:
         _load_good_rows(stage, label, 140)
         stage.must_load(label, "filled", array({"id": 140, "n": 1}, {"id": 141, "n": None}))

@@ -134,6 +134,7 @@ class Stage:
             connection.close()
 
     def value(self, statement: str, parameters: tuple[object, ...] = ()) -> Any:
+        """The first column of a statement's first row; None without a row."""
         return next((next(iter(row.values())) for row in self.rows(statement, parameters)), None)
 
     def table(self, name: str) -> str:
@@ -191,6 +192,7 @@ class Stage:
         return [str(row["table_name"]) for row in tables]
 
     def create_all(self, replication: int | None) -> None:
+        """Create the scratch tables; `replication` None leaves the replicas to the server. Raises QueryRefused."""
         if replication:
             self.properties = f' PROPERTIES ("replication_num" = "{replication}")'
         for name, (columns, key) in _COLUMNS.items():
@@ -200,6 +202,7 @@ class Stage:
             )
 
     def drop_at_end(self, table: str) -> None:
+        """Let `clear` drop the table, whether it is created or not."""
         self._made.append(table)
 
     def drop_made(self) -> list[str]:
@@ -210,6 +213,7 @@ class Stage:
     # --- labels ---
 
     def new_label(self) -> Label:
+        """A label that nobody has used. Thread-safe."""
         with self._guard:
             return Label(self.database, next(self._labels))
 
@@ -224,6 +228,7 @@ class Stage:
         self._open.add(label.name)
 
     def deadline(self, seconds: float = STEP_SECONDS) -> Deadline:
+        """The deadline of a step that begins now, in seconds."""
         return Deadline.after(seconds, self.clock)
 
     def begin(self, **headers: str) -> Label:
@@ -243,6 +248,7 @@ class Stage:
         return require(self.load(label, name, body, **headers), f"the load of {name}")
 
     def commit(self, label: Label) -> Reply:
+        """Send the commit once; its OK is no proof, see `finish`."""
         return self.send(label.request(Operation.COMMIT))
 
     def finish(self, label: Label, loaded: Reply | None = None) -> Reply:
@@ -253,6 +259,7 @@ class Stage:
         return reply
 
     def roll_back(self, label: Label) -> Reply:
+        """Send the rollback; after OK `clear` has nothing to do for the label."""
         reply = self.send(label.request(Operation.ROLLBACK))
         if reply.status is Status.OK:
             self._open.discard(label.name)
@@ -263,6 +270,7 @@ class Stage:
         return protocol.run(steps, self.transport, self.clock, self.deadline(), self.ledger)
 
     def state(self, label: Label) -> LabelState | None:
+        """The answer of get_load_state; None if it has no state (wire contract 6.1)."""
         return self.send(label.request(Operation.LOAD_STATE)).state
 
     def await_visible(self, label: Label) -> float:
@@ -326,6 +334,7 @@ class Stage:
         return bool(int(self.value(f"SELECT count(*) FROM {table} WHERE job <> %s", (self.job,))))
 
     def close(self) -> None:
+        """End the connections; `clear` needs them, and comes first."""
         self._close_sql()
         self.leader.close()
         self.transport.close()

@@ -57,6 +57,7 @@ def check_two_tables(stage: Stage) -> Evidence:
 
 @CHECKS.expects("load.lz4", "A body may be an LZ4 frame.", "5.2")
 def check_compressed(stage: Stage) -> Evidence:
+    """Load two rows in one frame, and count them."""
     piece = memoryview(b"".join(b"," + row for row in (b'{"id":30,"note":"lz4"}', b'{"id":31,"note":"lz4"}')))
     stage.write(("upserts", load_body([piece], "lz4_frame")), compression="lz4_frame")
     count = stage.count("upserts", 30, 31)
@@ -67,6 +68,7 @@ def check_compressed(stage: Stage) -> Evidence:
 
 @CHECKS.expects("load.delete", "__op 1 deletes, 0 upserts.", "5.6")
 def check_delete(stage: Stage) -> Evidence:
+    """Delete one of two rows and replace the other, in one load."""
     stage.write(("upserts", array({"id": 40, "note": "stays"}, {"id": 41, "note": "goes"})))
     stage.write(("upserts", array({"id": 41, "note": "goes", "__op": 1}, {"id": 40, "note": "new", "__op": 0})))
     if stage.count("upserts", 41, 41):
@@ -78,6 +80,7 @@ def check_delete(stage: Stage) -> Evidence:
 
 @CHECKS.expects("load.missing_key", "A missing JSON key is NULL.", "5.4")
 def check_missing_key(stage: Stage) -> Evidence:
+    """Leave out a column with a DEFAULT; the DEFAULT instead of NULL is harmless."""
     stage.write(("upserts", array({"id": 50, "note": "no kind"})))
     kind = stage.content("upserts", "kind", 50)
     if kind is None:
@@ -87,6 +90,7 @@ def check_missing_key(stage: Stage) -> Evidence:
 
 @CHECKS.expects("load.key_only_delete", "A delete needs a value for each NOT NULL column.", "5.6")
 def check_key_only_delete(stage: Stage) -> Evidence:
+    """Delete by the key alone, which is to be refused, and with a value for the NOT NULL column."""
     stage.write(("filled", array({"id": 60, "n": 1}, {"id": 61, "n": 1})))
     with stage.transaction() as label:
         stage.must_load(label, "filled", array({"id": 60, "__op": 1}))
@@ -101,6 +105,7 @@ def check_key_only_delete(stage: Stage) -> Evidence:
 
 @CHECKS.expects("load.strict", "With strict_mode a value that does not fit is refused.", "5.7", "7.4")
 def check_strict(stage: Stage) -> Evidence:
+    """Load a text into a column of numbers; the load or the commit may be what is refused."""
     with stage.transaction() as label:
         reply = stage.load(label, "upserts", array({"id": 70, "n": "not a number"}))
         reply = stage.commit(label) if reply.status is Status.OK else reply
@@ -111,6 +116,7 @@ def check_strict(stage: Stage) -> Evidence:
 
 @CHECKS.expects("load.large_row", "A row of one megabyte is taken.", "5.9")
 def check_large_row(stage: Stage) -> Evidence:
+    """Load one value of LARGE_TEXT bytes, and ask for its length."""
     stage.write(("upserts", array({"id": 80, "big": "x" * LARGE_TEXT})))
     length = int(stage.content("upserts", "length(big)", 80) or 0)
     if length != LARGE_TEXT:
@@ -162,6 +168,7 @@ def _patiently(look: Callable[[Stage, float], Evidence]) -> Callable[[Stage], Ev
 @CHECKS.expects("load.busy", "A second load of a table meets TXN_IN_PROCESSING, and can be repeated.", "2.5", "4.5")
 @_patiently
 def check_busy(stage: Stage, pause: float) -> Evidence:
+    """Load into a table while half a body of another load hangs, `pause` seconds after that; then repeat the load."""
     held_body = HeldBody(array({"id": 100, "note": "first"})[0])
     with stage.transaction() as label, ThreadPoolExecutor(1, "rehearsal") as pool:
         first = pool.submit(stage.load, label, "upserts", held_body)
@@ -288,6 +295,7 @@ def _committed(stage: Stage) -> Label:
 
 @CHECKS.expects("commit.repeated", "A repeated commit is OK.", "3.2")
 def check_repeated_commit(stage: Stage) -> Evidence:
+    """Commit the label of `check_two_tables` again; with exactly-once a refusal is harmless."""
     reply = stage.commit(_committed(stage))
     if reply.status is Status.OK:
         return as_expected(reply_text(reply))
@@ -298,6 +306,7 @@ def check_repeated_commit(stage: Stage) -> Evidence:
 
 @CHECKS.expects("commit.rolled_back", "A rollback after the commit is refused.", "3.2", "6.6")
 def check_late_rollback(stage: Stage) -> Evidence:
+    """Roll the label of `check_two_tables` back, and count its rows: they have to stay."""
     reply = stage.roll_back(_committed(stage))
     counts = stage.count("upserts", 10, 19), stage.count("events", 10, 19)
     if counts != (10, 10):
@@ -331,6 +340,7 @@ def check_reuse(stage: Stage) -> Evidence:
 
 @CHECKS.expects("transaction.slow", "A transaction may be open for as long as its timeout.", "4.12", "10.7")
 def check_slow(stage: Stage) -> Evidence:
+    """Keep a transaction open for the seconds of the terms, beyond the inner timeout of B; only with `--slow`."""
     seconds = stage.terms.slow_seconds
     if not stage.terms.slow:
         return left_out(f"--slow keeps a transaction open for {seconds:g} s")

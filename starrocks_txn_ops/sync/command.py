@@ -47,6 +47,7 @@ _LISTS: Final = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the file, which has all but the command's own options."""
     parser.add_argument("file", metavar="FILE", help="the settings, in TOML")
     parser.add_argument(
         "--dry-run",

@@ -41,6 +41,7 @@ _NO_CHANGE: Final = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the source, a prefix of topics or a database's URL, and the file to write."""
     parser.add_argument("--kafka", metavar="SERVERS", help="brokers, as in b1:9092,b2:9092")
     parser.add_argument("--prefix", required=True, help="Debezium's topic.prefix, Maxwell's or Canal's topic")
     parser.add_argument(
@@ -191,6 +192,7 @@ class Seen:
 
     @property
     def collections(self) -> list[str]:
+        """Names of the tables that were seen, with and without a described schema, sorted."""
         return sorted({*self.tables, *self.without_schema})
 
     @property

@@ -22,6 +22,7 @@ class Setting:
 
     @property
     def kind_name(self) -> str:
+        """The type in words, for errors and the reference page."""
         return _KINDS[self.kind]
 
 

@@ -74,6 +74,7 @@ class Sync:
 
     @property
     def routes(self) -> TableRoutes:
+        """The rules of tables, which a file always has as routes."""
         assert isinstance(self.assembly.tables, tuple)
         return self.assembly.tables
 

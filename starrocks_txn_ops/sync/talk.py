@@ -42,6 +42,7 @@ class Told:
     """Times and rows of the newest commits."""
 
     def take(self, event: Event, now: float) -> None:
+        """Take an event of the sink's listener or of the query's progress; others change nothing."""
         fields = event.fields
         if event.name == "receipt.collected":
             rows = fields["receipt"].rows

@@ -18,6 +18,7 @@ from starrocks_txn_sink.options.table_rules import groups_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the file of `sync`, the tables and the share of keys to compare, and how long to wait for the job."""
     parser.add_argument("file", metavar="FILE", help="the file of sync, with `database` in [source]")
     parser.add_argument(
         "--table",

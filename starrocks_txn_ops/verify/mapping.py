@@ -31,6 +31,7 @@ class Mapped:
 
     @property
     def title(self) -> str:
+        """Source and target as the report names them."""
         return f"{', '.join(source.collection for source in self.sources)} -> {self.name}"
 
 
@@ -52,6 +53,7 @@ class Comparison:
 
     @property
     def title(self) -> str:
+        """Source and target as the report names them."""
         return f"{', '.join(self.collections)} -> {self.table}"
 
     @property

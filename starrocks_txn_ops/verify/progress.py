@@ -54,6 +54,7 @@ class Progress:
         self.out.flush()
 
     def begin(self, table: str) -> None:
+        """Go on with the next table; the time that is left is reckoned from the first one."""
         if not self.number:
             self._began = self.clock.monotonic()
         self.number += 1
@@ -61,16 +62,19 @@ class Progress:
         self._show()
 
     def done(self, rows: int, suspects: int) -> None:
+        """Count a range: its rows at the source, and those that have to be looked at again."""
         self.rows += rows
         self.ranges += 1
         self.suspects += suspects
         self._show()
 
     def end(self) -> None:
+        """Remove the line from the terminal; a log keeps its lines."""
         self._clear()
 
     @property
     def line(self) -> str:
+        """Tables, ranges and rows that are done, and after a second the time that is left."""
         left = ""
         elapsed = self.clock.monotonic() - self._began
         if 0 < self.rows <= self.total and elapsed > 1.0:

@@ -39,30 +39,37 @@ class Side:
     ask: Ask
 
     def count(self) -> int:
+        """How many rows there are. This and the others raise what `ask` raises."""
         return int(self.ask(self.questions.count())[0][0])
 
     def count_of(self, span: KeyRange) -> int:
+        """How many rows a range has."""
         return int(self.ask(self.questions.count_of(span))[0][0])
 
     def boundary(self, low: str | None, rows: int) -> str | None:
+        """The first key column of the row that is `rows` rows behind `low`; None where there are fewer."""
         return self._first(self.questions.boundary(low, rows))
 
     def after(self, low: str) -> str | None:
+        """The next value of the first key column behind `low`; None at the end."""
         return self._first(self.questions.after(low))
 
     def _first(self, statement: Statement) -> str | None:
         return next((str(row[0]) for row in self.ask(statement)), None)
 
     def sums(self, span: KeyRange, digits: int) -> Sums:
+        """By bucket: how many rows it has, and the sum of their marks; an empty one is absent."""
         return {
             str(bucket): (int(rows), int(total)) for bucket, rows, total in self.ask(self.questions.sums(span, digits))
         }
 
     def marks(self, span: KeyRange, digits: int, buckets: Sequence[str]) -> Iterable[tuple[Key, str]]:
+        """Key and mark of each row of these buckets, in no order."""
         for *key, mark in self.ask(self.questions.marks(span, digits, buckets)):
             yield self._key(key), str(mark)
 
     def rows(self, keys: Sequence[Key]) -> Rows:
+        """The values of these keys' rows as texts; other keys that a collation finds are left out."""
         found: dict[Key, list[Row]] = {key: [] for key in keys}
         if keys:
             size = len(self.questions.keys)

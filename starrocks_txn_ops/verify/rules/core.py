@@ -61,11 +61,14 @@ class KeyRange:
 class Reader(Protocol):
     """One side of a table."""
 
-    def sums(self, span: KeyRange, digits: int) -> Sums: ...
+    def sums(self, span: KeyRange, digits: int) -> Sums:
+        """How many rows each bucket of the range has, and the sum of their marks; an empty bucket may be absent."""
 
-    def marks(self, span: KeyRange, digits: int, buckets: Sequence[str]) -> Iterable[tuple[Key, str]]: ...
+    def marks(self, span: KeyRange, digits: int, buckets: Sequence[str]) -> Iterable[tuple[Key, str]]:
+        """Key and mark of each row of these buckets; a key comes as often as it has rows."""
 
-    def rows(self, keys: Sequence[Key]) -> Rows: ...
+    def rows(self, keys: Sequence[Key]) -> Rows:
+        """The rows of these keys, at most KEYS of them; a key without a row is absent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,15 +122,18 @@ class Verdict:
 
     @property
     def different(self) -> int:
+        """How many keys are proven to differ."""
         return sum(self.counts.values())
 
     def proven(self, kind: str, key: Key) -> None:
+        """Count a difference of this kind (MISSING, EXTRA, DIFFERENT), and keep the key if there is room."""
         self.counts[kind] += 1
         named = self.keys.setdefault(kind, [])
         if len(named) < self.shown:
             named.append(key)
 
     def left(self, key: Key) -> None:
+        """Count a key that stays unsettled, and keep it if there is room."""
         self.unsettled += 1
         if len(self.unsettled_keys) < self.shown:
             self.unsettled_keys.append(key)
@@ -224,6 +230,7 @@ def _suspects_of(
 
 
 def batches(keys: Sequence[Key], size: int) -> Iterator[Sequence[Key]]:
+    """The keys in pieces of `size`; the last one may be shorter."""
     return (keys[start : start + size] for start in range(0, len(keys), size))
 
 

@@ -28,6 +28,7 @@ class TableReport:
 
     @property
     def status(self) -> str:
+        """EQUAL, UNEQUAL, UNSETTLED, NOT_COMPARED or SKIPPED; what is proven to differ outweighs all else."""
         if self.verdict.different or self.lacks:
             return UNEQUAL
         if self.skipped:
@@ -58,6 +59,7 @@ class Report:
 
 
 def document(report: Report) -> dict[str, Any]:
+    """The report for `--json`."""
     return {
         "position": report.position,
         "passed": report.passed,
@@ -90,6 +92,7 @@ def _table_document(table: TableReport) -> dict[str, Any]:
 
 
 def lines(report: Report) -> Iterator[str]:
+    """The report for a terminal: the position, each table, what was left out, and a sum."""
     sample = f", a sample of {report.share * 100:g} % of the keys" if report.share < 1.0 else ""
     yield f"position {report.position}{sample}"
     if not report.passed:

@@ -31,6 +31,7 @@ _EPOCH: Final = ("1970-01-01", "1970-01-01 00:00:00")
 
 
 def exactly(source: str, target: str) -> bool:
+    """Texts that both sides write in one way."""
     return source == target
 
 
@@ -49,6 +50,7 @@ def as_numbers(source: str, target: str) -> bool:
 
 
 def as_doubles(source: str, target: str) -> bool:
+    """Numbers of 64 bits, in any spelling."""
     try:
         return float(source) == float(target)
     except ValueError:
@@ -92,6 +94,7 @@ def null_for(source: str) -> bool:
 
 
 def as_truth(source: str, target: str) -> bool:
+    """Booleans, as words, their first letters, or 1 and 0."""
     words = {"true": "1", "t": "1", "false": "0", "f": "0"}
     return words.get(source.lower(), source) == words.get(target.lower(), target)
 

@@ -52,16 +52,20 @@ class Questions:
 
     @property
     def keys(self) -> tuple[Pair, ...]:
+        """The columns of the key in the first branch; the others have theirs at the same places."""
         return self.branches[0].keys
 
     @property
     def values(self) -> tuple[Pair, ...]:
+        """The columns of values in the first branch; the others have theirs at the same places."""
         return self.branches[0].values
 
     def count(self) -> Statement:
+        """How many rows there are."""
         return f"SELECT count(*) FROM {self._relation}", ()
 
     def count_of(self, span: KeyRange) -> Statement:
+        """How many rows a range has."""
         where, parameters = self._span(span)
         return f"SELECT count(*) FROM {self._relation} WHERE {where}", parameters
 
