@@ -91,6 +91,7 @@ def install(environment: Path, lock: Path, out: TextIO, interval: float = 5.0) -
 
 
 def main(words: Sequence[str]) -> int:
+    """Install from the command line's words; 130 after Ctrl-C, else the exit code of pip."""
     environment, lock = map(Path, words)
     try:
         return install(environment, lock, sys.stdout)

@@ -36,6 +36,7 @@ _ENVIRONMENT: Final = {
 
 
 def main(words: Sequence[str]) -> int:
+    """Run the tests in a process that begins with the sanitizer; SystemExit if the loops cannot be built or loaded."""
     runtime = _runtime()
     if os.environ.get("LD_PRELOAD") != runtime:  # the process has to begin with the sanitizer's memory
         environment = {**os.environ, **_ENVIRONMENT, "LD_PRELOAD": runtime}
