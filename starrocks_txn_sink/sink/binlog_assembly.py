@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
 from starrocks_txn_sink.assembler.rules.base import Assembler
-from starrocks_txn_sink.assembler.rules.numbered import NumberedAssembler, NumberedPolicy
+from starrocks_txn_sink.assembler.rules.incremental import IncrementalAssembler
+from starrocks_txn_sink.assembler.rules.model import Policy
 from starrocks_txn_sink.assembler.rules.single_events import SingleEvents
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options.checks import check_choice
@@ -87,12 +88,12 @@ class MaxwellAssembly(MessageAssembly):
 
     @property
     def assembler(self) -> type[Assembler]:
-        return SingleEvents if self.transactions == "none" else NumberedAssembler
+        return SingleEvents if self.transactions == "none" else IncrementalAssembler
 
     @property
-    def policy(self) -> NumberedPolicy | None:
+    def policy(self) -> Policy | None:
         """The rules of whole source transactions; None: each change by itself."""
-        return None if self.transactions == "none" else NumberedPolicy(missing_begin=self.missing_begin)
+        return None if self.transactions == "none" else Policy(missing_begin=self.missing_begin)
 
     @property
     def needs_state(self) -> bool:

@@ -23,6 +23,7 @@ from starrocks_txn_sink.assembler.rules.model import (
     Partition,
     Policy,
 )
+from starrocks_txn_sink.assembler.rules.numbered import last_numbers
 from starrocks_txn_sink.assembler.rules.release import ReadBlob, ReleasedRows, release
 from starrocks_txn_sink.assembler.rules.repeats import Repeats
 from starrocks_txn_sink.assembler.rules.segments import Grouped, SegmentClasses, classify
@@ -86,15 +87,7 @@ class TransactionAssembler:
             repeated_rows=intake.data - fresh,
             unknown_repeats=sum(repeat.unknown for repeat in intake.repeats),
         )
-        if len(intake.kinds):
-            step = self._assemble(intake, states, counters, now, read)
-        else:
-            runs = {repeat.partition: repeat.run for repeat in intake.repeats}
-            before = {name: states.get(name, AssemblerState()) for name in events.names}
-            after = {name: replace(state, run=runs.get(name, state.run)) for name, state in before.items()}
-            step = AssemblerStep(
-                {name: PartitionChange(state) for name, state in after.items()}, counters, repeats=intake.repeats
-            )
+        step = self._assemble(intake, states, counters, now, read)
         if self.policy.open_timeout is None:
             return step
         return _merge_steps(step, self.expire({name: change.state for name, change in step.changes.items()}, now))
@@ -128,7 +121,7 @@ class TransactionAssembler:
         self, intake: Intake, states: States, counters: Counters, now: float, read: ReadBlob
     ) -> AssemblerStep:
         self._refuse_several_open(intake, states)
-        grouped = Grouped.of(intake, states, interleaved=self.policy.interleaved)
+        grouped = Grouped.of(intake, states, self.policy)
         classes = classify(grouped.segments, grouped.held, self.policy.missing_begin)
         self._refuse(grouped, classes)
         payload = intake.table.select(model.payload_names(intake.table.schema))
@@ -152,7 +145,7 @@ class TransactionAssembler:
 
     def _refuse(self, grouped: Grouped, classes: SegmentClasses) -> None:
         """Raise SourceTransactionError for the first event that the policy does not allow."""
-        foreign = None if self.policy.interleaved else grouped.first_foreign_event()
+        foreign = grouped.first_foreign_event() if grouped.order is None else None
         orphans = grouped.segments.start[classes.orphan] if self.policy.missing_begin == "fail" else np.array([], int)
         if len(orphans):
             orphan = int(orphans[grouped.positions[orphans].argmin()])
@@ -267,13 +260,17 @@ def _changes(
     resumed = {id(transaction) for transaction in grouped.carried.values()}
     opened = [[transaction for transaction in state.open if id(transaction) not in resumed] for state in before]
     new_blobs: list[dict[int, pa.Table]] = [{} for _ in before]
+    numbers = last_numbers(intake)
     # … and a transaction whose last segment has no END yet stays open, or is skipped to its END.
     tails = np.flatnonzero(classes.open | classes.waiting)
-    first_positions = grouped.positions[grouped.opened_by[tails]]
-    columns = (tails, grouped.segments.group[tails], first_positions, classes.waiting[tails])
-    for tail, group, position, waiting in zip(*(column.tolist() for column in columns), strict=True):
+    columns = (tails, grouped.segments.group[tails], grouped.opened_by[tails], classes.waiting[tails])
+    for tail, group, first, waiting in zip(*(column.tolist() for column in columns), strict=True):
         at = partition[group]
-        transaction = grouped.carried_into(tail) or OpenTransaction(grouped.owners[tail].as_py(), position, now)
+        transaction = grouped.carried_into(tail) or OpenTransaction(
+            grouped.owners[tail].as_py(), int(grouped.positions[first]), now
+        )
+        if numbers[at] is not None:
+            transaction = replace(transaction, number=numbers[at])
         if waiting:
             opened[at].append(transaction.as_dropped())
             continue
@@ -286,19 +283,24 @@ def _changes(
             size = sum(blob.nbytes for blob in blobs.values())
         new_blobs[at].update(blobs)
         opened[at].append(transaction.with_rows(rows.num_rows, size if blobs else 0, tuple(blobs)))
-    ends, counts = intake.positions[intake.ends - 1].tolist(), intake.counts.tolist()
+    counts = intake.counts.tolist()
+    ends = intake.positions[intake.ends - 1].tolist() if any(counts) else counts
     last = [end if count else state.last_position for end, count, state in zip(ends, counts, before, strict=True)]
     runs = {repeat.partition: repeat.run for repeat in intake.repeats}
+    messages = intake.messages
     pasts = repeats.remember(
         [state.history for state in before],
-        intake.ends - intake.counts,
-        intake.ends,
+        np.searchsorted(messages, intake.ends),
+        messages,
         intake.positions,
         intake.kinds,
         intake.table,
     )
     # New events end a run of repeats.
-    nows = [runs.get(name) if not count else None for name, count in zip(intake.names, counts, strict=True)]
+    nows = [
+        None if count else runs.get(name, state.run)
+        for name, count, state in zip(intake.names, counts, before, strict=True)
+    ]
     return dict(zip(intake.names, map(_change, before, last, pasts, nows, opened, new_blobs), strict=True))
 
 

@@ -137,7 +137,7 @@ class IncrementalAssembler(Assembler):
         self.flows += step.counters
         self.notices += step.notices
         if not any_order:
-            self._remember_order(partitioned)
+            self._remember_order(intake.messages_of(partitioned))
         if self._held_bytes > self.held_limit:
             self._spill(small=False)
 
@@ -156,7 +156,7 @@ class IncrementalAssembler(Assembler):
     def _step(self, partitioned: PartitionedEvents, *, any_order: bool) -> AssemblerStep:
         states = {name: self._buffer(name).state for name in partitioned.names}
         if not any_order:
-            self._check_order(partitioned)
+            self._check_order(intake.messages_of(partitioned))
         return self._assembler.feed(partitioned, states, self.now, self._read)
 
     @property
@@ -186,23 +186,23 @@ class IncrementalAssembler(Assembler):
             buffer = self._buffers[name] = PartitionBuffer(state, dict(before.places))
         return buffer
 
-    def _check_order(self, partitioned: PartitionedEvents) -> None:
-        if partitioned.table[model.POSITION].null_count:
+    def _check_order(self, messages: PartitionedEvents) -> None:
+        if messages.table[model.POSITION].null_count:
             return  # the assembler rejects NULL positions and names their place
-        positions = partitioned.positions()
+        positions = messages.positions()
         if self.arrival_order:
-            intake.refuse_disorder(partitioned, positions, [self._buffers[name].latest for name in partitioned.names])
-        elif self._last is not None and self._last[0] in partitioned.names:
+            intake.refuse_disorder(messages, positions, [self._buffers[name].latest for name in messages.names])
+        elif self._last is not None and self._last[0] in messages.names:
             name, event = self._last
-            start = int(partitioned.starts[partitioned.names.index(name)])
+            start = int(messages.starts[messages.names.index(name)])
             if self._buffers[name].latest == positions[start]:
-                intake.refuse_other_content(event, _row(partitioned, start), name)
+                intake.refuse_other_content(event, _row(messages, start), name)
 
-    def _remember_order(self, partitioned: PartitionedEvents) -> None:
-        last = partitioned.positions()[partitioned.ends - 1]
-        for name, position in zip(partitioned.names, last.tolist(), strict=True):
+    def _remember_order(self, messages: PartitionedEvents) -> None:
+        last = messages.positions()[messages.ends - 1]
+        for name, position in zip(messages.names, last.tolist(), strict=True):
             self._buffers[name].latest = position
-        self._last = partitioned.names[-1], _row(partitioned, int(partitioned.ends[-1]) - 1)
+        self._last = messages.names[-1], _row(messages, int(messages.ends[-1]) - 1)
 
     def _apply(self, buffer: PartitionBuffer, change: PartitionChange) -> None:
         for number in change.removed:
@@ -235,9 +235,9 @@ class IncrementalAssembler(Assembler):
         self._held_bytes = 0
 
 
-def _row(partitioned: PartitionedEvents, place: int) -> pa.Table:
+def _row(events: PartitionedEvents, place: int) -> pa.Table:
     """The event at `place`, as a table of one row."""
-    return partitioned.table.slice(place if partitioned.order is None else int(partitioned.order[place]), 1)
+    return events.table.slice(place if events.order is None else int(events.order[place]), 1)
 
 
 def _merge_blobs(transaction: OpenTransaction, memory: dict[int, _MemoryBlob]) -> OpenTransaction:

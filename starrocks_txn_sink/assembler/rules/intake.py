@@ -1,4 +1,8 @@
-"""Intake: groups new events by source partition, validates them, sorts them by position, and drops repeats."""
+"""Intake: groups new events by source partition, validates them, puts them in order, and drops repeats.
+
+The order is that of (position, seq). Where the source numbers the rows of a message, the events with one position are
+these rows, and `seq` counts them from 0: they come together, as they stand. Everywhere else there is no `seq`.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,6 @@ _SPELLINGS: Final = {
     "TXN_DATA": EventKind.DATA,
 }
 _KINDS: Final = np.array(list(_SPELLINGS.values()), dtype=np.int8)
-_IDENTITY: Final = (model.TYPE, *repeats.CONTENT)
 _FILTER_HINT: Final = "Correct the source, or filter such events out before they are assembled."
 
 
@@ -72,6 +75,15 @@ class PartitionedEvents:
         positions: Indexes = self.table[model.POSITION].to_numpy()
         return positions if self.order is None else positions[self.order]
 
+    def seq(self) -> Indexes | None:
+        """The place of each event in its message; None: each event is a message."""
+        if model.SEQ not in self.table.column_names:
+            return None
+        seq: Indexes = self.table[model.SEQ].to_numpy()
+        if not seq.any():
+            return None
+        return seq if self.order is None else seq[self.order]
+
     def name_at(self, place: int) -> Partition:
         """The source partition of the event at `place`."""
         return self.names[int(np.searchsorted(self.ends, place, side="right"))]
@@ -89,11 +101,13 @@ def one_partition(name: Partition, events: pa.Table) -> PartitionedEvents:
 
 
 def messages_of(events: PartitionedEvents) -> PartitionedEvents:
-    """The first row of each message, where a message may have several rows at its position, with the column `seq`."""
-    columns = events.table.select([model.POSITION, model.SEQ])
-    rows = columns if events.order is None else columns.take(pa.array(events.order))
-    first = rows[model.SEQ].to_numpy() == 0
-    return PartitionedEvents(events.names, np.cumsum(first)[events.ends - 1], rows.filter(pa.array(first)))
+    """The first event of each message."""
+    seq = events.seq()
+    if seq is None:
+        return events
+    first = np.flatnonzero(seq == 0)
+    order = first if events.order is None else events.order[first]
+    return replace(events, ends=np.searchsorted(first, events.ends), order=order)
 
 
 def group_by_partition(table: pa.Table, *, sort_names: bool = False) -> PartitionedEvents:
@@ -123,10 +137,11 @@ def group_by_partition(table: pa.Table, *, sort_names: bool = False) -> Partitio
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """New events by source partition (see PartitionedEvents), positions strictly ascending within each.
+    """New events by source partition (see PartitionedEvents), (position, seq) strictly ascending within each.
 
     A source partition with repeats only is empty. `data` counts the DATA events that came in, repeats included;
-    `repeats` has the events at or below the last position of their source partition.
+    `repeats` has the messages at or below the last position of their source partition. `seq` None: each event is a
+    message.
     """
 
     names: list[Partition]
@@ -134,6 +149,7 @@ class Intake:
     table: pa.Table
     kinds: npt.NDArray[np.int8]
     positions: Indexes
+    seq: Indexes | None = None
     data: int = 0
     repeats: tuple[Repeats, ...] = ()
 
@@ -141,6 +157,11 @@ class Intake:
     def counts(self) -> Indexes:
         """Number of events of each source partition."""
         return self.ends - starts(self.ends)
+
+    @property
+    def messages(self) -> Indexes:
+        """The place of each message's first event."""
+        return np.arange(len(self.kinds)) if self.seq is None else np.flatnonzero(self.seq == 0)
 
 
 def validate_events(
@@ -150,39 +171,39 @@ def validate_events(
     need_txn_id: bool,
     compare: bool = True,
 ) -> Intake:
-    """Validate `events`, sort them by position, and drop repeats: events seen twice or at or below `last_position`.
+    """Validate `events`, put them in order, and drop repeats: events seen twice or at or below `last_position`.
 
     Raises InputError naming the place (partition, position, column), never the content, for a NULL position, type,
-    table (of DATA) or, with `need_txn_id`, txn_id, for an unknown type, and for two different events at one position.
+    table (of DATA) or, with `need_txn_id`, txn_id, for an unknown type, and for two different events at one place.
     With `compare` raises SourceChanged for repeats that prove another source (`rules.repeats`).
     """
     if not events.table.num_rows:
         return Intake(events.names, events.ends, events.table, np.zeros(0, np.int8), np.zeros(0, np.int64))
     kinds = _validated_kinds(events, need_txn_id=need_txn_id)
-    positions, order = events.positions(), events.order
-    repeated = not_ascending(positions, events.ends)
+    positions, seq, order = events.positions(), events.seq(), events.order
+    repeated = not_ascending(positions, events.ends, seq)
     again = np.flatnonzero(repeated)
-    if (positions[again] < positions[again - 1]).any():
-        by_position = _by_position(events, positions)
-        positions = positions[by_position]
-        order = by_position if order is None else order[by_position]
-        repeated = not_ascending(positions, events.ends)
+    if any((places[again] < places[again - 1]).any() for places in (positions, seq) if places is not None):
+        by_place = _by_place(events, positions, seq)
+        positions, seq = positions[by_place], None if seq is None else seq[by_place]
+        order = by_place if order is None else order[by_place]
+        repeated = not_ascending(positions, events.ends, seq)
     table = events.table
     if order is not None:
         table, kinds = table.take(pa.array(order)), kinds[order]
     if repeated.any():
-        _refuse_other_content(events, table, positions, np.flatnonzero(repeated))
+        _refuse_other_content(events, table, positions, np.flatnonzero(repeated), _identity(table))
     last_positions = [states[name].last_position if name in states else None for name in events.names]
     seen_mask = _seen_before(events, positions, last_positions)
-    seen_before = _judge_repeats(events, states, seen_mask, positions, kinds, table, compare=compare)
+    seen_before = _judge_repeats(events, states, seen_mask, positions, seq, kinds, table, compare=compare)
     repeated |= seen_mask
     data = int(np.count_nonzero(kinds == EventKind.DATA))
     if not repeated.any():
-        return Intake(events.names, events.ends, table, kinds, positions, data)
+        return Intake(events.names, events.ends, table, kinds, positions, seq, data)
     fresh = ~repeated
     ends = np.cumsum(np.bincount(events.groups[fresh], minlength=len(events.names)))
-    table = table.filter(pa.array(fresh))
-    return Intake(events.names, ends, table, kinds[fresh], positions[fresh], data, seen_before)
+    table, seq = table.filter(pa.array(fresh)), None if seq is None else seq[fresh]
+    return Intake(events.names, ends, table, kinds[fresh], positions[fresh], seq, data, seen_before)
 
 
 def starts(ends: Indexes) -> Indexes:
@@ -202,16 +223,18 @@ def same_values(ours: pa.ChunkedArray, theirs: pa.ChunkedArray) -> pa.ChunkedArr
     return pc.or_(pc.fill_null(pc.equal(ours, theirs), False), pc.and_(ours.is_null(), theirs.is_null()))
 
 
-def not_ascending(positions: Indexes, ends: Indexes) -> Mask:
-    """Mask of events whose position is not above the previous one in the same source partition."""
+def not_ascending(positions: Indexes, ends: Indexes, seq: Indexes | None = None) -> Mask:
+    """Mask of events whose place is not above the previous one in the same source partition."""
     marks = np.zeros(len(positions), dtype=bool)
     np.less_equal(positions[1:], positions[:-1], out=marks[1:])
+    if seq is not None:
+        marks[1:] &= (positions[1:] < positions[:-1]) | (seq[1:] <= seq[:-1])
     marks[ends[:-1]] = False  # the first event of the next source partition
     return marks
 
 
 def not_above(events: PartitionedEvents, positions: Indexes, latest: Sequence[int | None]) -> Mask:
-    """`not_ascending`, where the first event of source partition i follows the position `latest[i]` (None: none)."""
+    """`not_ascending` of messages, where the first one of source partition i follows `latest[i]` (None: nothing)."""
     marks = not_ascending(positions, events.ends)
     for start, last in zip(events.starts.tolist(), latest, strict=True):
         marks[start] = last is not None and positions[start] <= last
@@ -219,7 +242,7 @@ def not_above(events: PartitionedEvents, positions: Indexes, latest: Sequence[in
 
 
 def refuse_disorder(events: PartitionedEvents, positions: Indexes, latest: Sequence[int | None]) -> None:
-    """Raise Unordered for the first event that is `not_above` the one before."""
+    """Raise Unordered for the first message that is `not_above` the one before."""
     back = not_above(events, positions, latest)
     if back.any():
         at = int(back.argmax())
@@ -233,18 +256,19 @@ def refuse_disorder(events: PartitionedEvents, positions: Indexes, latest: Seque
 
 
 def sorted_by_position(events: PartitionedEvents) -> PartitionedEvents:
-    """The events, sorted by position within each source partition."""
+    """The events, sorted by position within each source partition; the rows of a message stay as they stand."""
     positions = events.positions()
     if not not_ascending(positions, events.ends).any():
         return events
-    order = _by_position(events, positions)
+    order = _by_place(events, positions)
     return replace(events, order=order if events.order is None else events.order[order])
 
 
-def _by_position(events: PartitionedEvents, positions: Indexes) -> Indexes:
-    if len(events.names) == 1:
-        return np.argsort(positions, kind="stable")
-    return np.lexsort((positions, events.groups))
+def _by_place(events: PartitionedEvents, positions: Indexes, seq: Indexes | None = None) -> Indexes:
+    keys = [positions] if seq is None else [seq, positions]
+    if len(events.names) > 1:
+        keys.append(events.groups)
+    return np.argsort(positions, kind="stable") if len(keys) == 1 else np.lexsort(keys)
 
 
 def _seen_before(events: PartitionedEvents, positions: Indexes, last_positions: list[int | None]) -> Mask | bool:
@@ -262,22 +286,24 @@ def _judge_repeats(
     states: Mapping[Partition, AssemblerState],
     seen_mask: Mask | bool,
     positions: Indexes,
+    seq: Indexes | None,
     kinds: npt.NDArray[np.int8],
     table: pa.Table,
     *,
     compare: bool,
 ) -> tuple[Repeats, ...]:
-    """The repeats `seen_mask` of each source partition, judged if `compare`."""
+    """The repeats `seen_mask` of each source partition, messages by their first events, judged if `compare`."""
     if compare:
         _refuse_unproved_runs(events, states, seen_mask)
     if isinstance(seen_mask, bool):
         return ()
     judgements = []
     for name, start, end in zip(events.names, events.starts.tolist(), events.ends.tolist(), strict=True):
-        places = np.flatnonzero(seen_mask[start:end]) + start
-        if len(places):
+        seen = np.flatnonzero(seen_mask[start:end]) + start
+        if len(seen):
+            places = seen if seq is None else seen[seq[seen] == 0]
             of_repeats = positions[places], kinds[places], table.take(pa.array(places))
-            state, newer = states[name], len(places) < end - start
+            state, newer = states[name], len(seen) < end - start
             if compare:
                 judgements.append(repeats.judge(name, state.history, state.run, *of_repeats, newer=newer))
             else:
@@ -300,6 +326,9 @@ def _validated_kinds(events: PartitionedEvents, *, need_txn_id: bool) -> npt.NDA
     """The EventKind of each row of `events.table`, in the table's order."""
     table = events.table
     refuse_null(events, model.POSITION)
+    if model.is_numbered(table.schema):
+        has_table = table[model.TABLE].is_valid().to_numpy()
+        return np.where(has_table, EventKind.DATA, EventKind.PASSED).astype(np.int8)
     refuse_null(events, model.TYPE)
     kinds_found = pc.index_in(table[model.TYPE], value_set=value_set(*_SPELLINGS))
     if kinds_found.null_count:  # lower case is rare, so upper-case only on a miss
@@ -325,6 +354,12 @@ def refuse_null(events: PartitionedEvents, column: str, among: Mask | bool = Tru
         raise _event_error(events, null, column, f"An event has no {column} (NULL).", _FILTER_HINT)
 
 
+def _identity(table: pa.Table) -> tuple[str, ...]:
+    """The columns that events of one place have in common."""
+    own = model.NUMBERED.names if model.is_numbered(table.schema) else (model.TYPE,)
+    return (*own, *repeats.CONTENT)
+
+
 def _event_error(events: PartitionedEvents, wrong: Mask, column: str, message: str, hint: str) -> InputError:
     """An error that names the first of the rows `wrong` of `events.table`."""
     place = int((wrong if events.order is None else wrong[events.order]).argmax())
@@ -340,7 +375,7 @@ def _refuse_other_content(
     table: pa.Table,
     positions: Indexes,
     again: Indexes,
-    identity: Sequence[str] = _IDENTITY,
+    identity: Sequence[str],
 ) -> None:
     """Raise InputError if an event of `again` differs from the previous event at the same position.
 
@@ -362,10 +397,9 @@ def _refuse_other_content(
             )
 
 
-def refuse_other_content(
-    before: pa.Table, event: pa.Table, name: Partition, identity: Sequence[str] = _IDENTITY
-) -> None:
-    """Raise InputError unless `event`, at the same position as `before`, is the same event; one row each."""
+def refuse_other_content(before: pa.Table, event: pa.Table, name: Partition, identity: Sequence[str] = ()) -> None:
+    """Raise InputError unless `event`, at the same place as `before`, is the same event; one row each."""
+    identity = identity or _identity(event)
     both_events = pa.concat_tables(
         [table_of_event.select([model.POSITION, *identity]) for table_of_event in (before, event)]
     )

@@ -32,6 +32,9 @@ OP: Final = "op"
 ROW: Final = "row"
 SEQ: Final = "seq"
 TRANSACTION_END: Final = "transaction_end"
+COLLECTION: Final = "collection"
+NUMBER: Final = "number"
+COMMIT: Final = "commit"
 
 # Columns that an event must have besides its source partition, and columns that are NULL when the source lacks them.
 REQUIRED: Final = (POSITION, TYPE, TXN_ID, TABLE, ROW)
@@ -40,6 +43,12 @@ REQUIRED: Final = (POSITION, TYPE, TXN_ID, TABLE, ROW)
 PAYLOAD: Final = (DATABASE, TABLE, OP, ROW)
 
 EVENT_FIELDS: Final = ((POSITION, pa.int64()), *((name, pa.string()) for name in (TYPE, TXN_ID, *PAYLOAD)))
+
+NUMBERED: Final = pa.schema([(NUMBER, pa.int64()), (COMMIT, pa.bool_())])
+"""What numbered rows (`rules.numbered`) have in place of `type`: a message has a number, or the commit's mark.
+
+All rows of a message have the same.
+"""
 
 OUTPUT: Final = (SOURCE_PARTITION, POSITION, SEQ, DATABASE, TABLE, OP, ROW, TRANSACTION_END, TXN_ID)
 
@@ -50,6 +59,7 @@ class EventKind:
     DATA: Final = 0
     BEGIN: Final = 1
     END: Final = 2
+    PASSED: Final = 3  # a numbered row that no table takes: it counts in its source transaction, and is not released
 
 
 Partition = str | int
@@ -59,9 +69,16 @@ OnOpenTimeout = Literal["fail", "drop"]
 MissingBegin = Literal["fail", "drop", "accept"]
 
 
+def is_numbered(events: pa.Schema) -> bool:
+    """Whether events are rows with numbers (`rules.numbered`), without markers."""
+    return TYPE not in events.names
+
+
 def payload_names(events: pa.Schema) -> list[str]:
     """Columns that rows of an open transaction keep: PAYLOAD, then `passthrough` columns."""
     names = {name for name, _ in EVENT_FIELDS}
+    if is_numbered(events):
+        names |= {*NUMBERED.names, COLLECTION, SEQ}
     return [*PAYLOAD, *(name for name in events.names if name not in names)]
 
 
@@ -192,11 +209,13 @@ class AssemblerState:
         """The state that `to_json` wrote; InputError when another format wrote it."""
         value = read_header(text)
         transactions = tuple(OpenTransaction(**{**item, "blobs": tuple(item["blobs"])}) for item in value["open"])
-        past = base64.b64decode(value.get("history", ""))
+        past, run = base64.b64decode(value.get("history", "")), value.get("run")
+        run, last_position = Run(**run) if run else None, value["last_position"]
         if "history" not in value:
             past = history.of_earlier_release(base64.b64decode(value.get("recent", "")))
-        run = value.get("run")
-        return cls(value["last_position"], transactions, value["next_blob"], past, Run(**run) if run else None)
+        elif past and history.last_place(past) not in (history.NOWHERE, last_position):
+            past, run = history.without_slots(past), None
+        return cls(last_position, transactions, value["next_blob"], past, run)
 
 
 class SourceState(Protocol):

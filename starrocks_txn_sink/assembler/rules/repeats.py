@@ -154,21 +154,23 @@ def _unproved(partition: Partition, run: Run) -> SourceChanged:
 
 def remember(
     histories: Sequence[bytes],
-    starts: npt.NDArray[np.int64],
     ends: npt.NDArray[np.int64],
+    messages: npt.NDArray[np.int64],
     positions: npt.NDArray[np.int64],
     kinds: npt.NDArray[np.int8],
     events: pa.Table,
 ) -> list[bytes]:
-    """The histories of the source partitions after new events, of which source partition i has `starts[i]:ends[i]`."""
-    bounds = list(zip(starts.tolist(), ends.tolist(), strict=True))
+    """The histories of the source partitions after new `messages` (their first events), by their exclusive `ends`."""
+    if not len(messages):
+        return [*histories]
+    bounds = list(pairwise([0, *ends.tolist()]))
     room = _CHECKSUMS // max(len(bounds), 1)
     chosen = [past.newest(end - start, room, history) for history, (start, end) in zip(histories, bounds, strict=True)]
-    places = np.concatenate([indexes + start for indexes, (start, _) in zip(chosen, bounds, strict=True)])
+    places = messages[np.concatenate([indexes + start for indexes, (start, _) in zip(chosen, bounds, strict=True)])]
     checksums, at, remembered = _checksums(kinds[places], events.take(pa.array(places))), 0, []
     for history, indexes, (start, end) in zip(histories, chosen, bounds, strict=True):
         after = at + len(indexes)
-        wanted = positions[start + indexes], checksums[at:after]
+        wanted = positions[places[at:after]], checksums[at:after]
         remembered.append(past.extended(history, end - start, indexes, *wanted, room) if end > start else history)
         at = after
     return remembered

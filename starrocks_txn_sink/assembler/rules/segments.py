@@ -19,7 +19,15 @@ import pyarrow.compute as pc
 
 from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.intake import Indexes, Intake, Mask, one_array
-from starrocks_txn_sink.assembler.rules.model import AssemblerState, EventKind, MissingBegin, OpenTransaction, Partition
+from starrocks_txn_sink.assembler.rules.model import (
+    AssemblerState,
+    EventKind,
+    MissingBegin,
+    OpenTransaction,
+    Partition,
+    Policy,
+)
+from starrocks_txn_sink.assembler.rules.numbered import with_marks
 
 Bytes = npt.NDArray[np.int8]
 
@@ -129,7 +137,7 @@ class Grouped:
     """Events in grouped order, cut into segments. Only `intake` keeps its own order."""
 
     intake: Intake
-    order: Indexes | None  # order[i] is the event at place i in grouped order; None: event i
+    order: Indexes | None  # order[i] is the event at place i in grouped order, or that of the mark there; None: event i
     partition: Indexes  # per group: its source partition, as an index into Intake.names
     carried: dict[int, OpenTransaction]  # per group: the open transaction of the carried-over state
     positions: Indexes
@@ -139,16 +147,19 @@ class Grouped:
     owners: pa.StringArray  # per segment: the id of its transaction
 
     @classmethod
-    def of(cls, intake: Intake, states: Mapping[Partition, AssemblerState], *, interleaved: bool) -> Grouped:
+    def of(cls, intake: Intake, states: Mapping[Partition, AssemblerState], policy: Policy) -> Grouped:
         """Group the events of `intake` by source partition or, if `interleaved`, by transaction, and cut segments.
 
-        `intake` must have events.
+        Numbered rows get marks where their transactions begin and end.
         """
         opened = [(at, states[name].open) for at, name in enumerate(intake.names) if name in states]
         order, ends, partition = None, intake.ends, np.arange(len(intake.names))
         carried = {at: several[0] for at, several in opened if several}
         kinds, positions = intake.kinds, intake.positions
-        if interleaved:
+        if model.is_numbered(intake.table.schema):
+            order, kinds, ends = with_marks(intake, states, in_front=policy.missing_begin == "fail")
+            positions = positions[order]
+        elif policy.interleaved and len(kinds):
             several = [(at, transaction) for at, transactions in opened for transaction in transactions]
             order, ends, partition, carried = _group_by_transaction(intake, several)
             kinds, positions = kinds[order], positions[order]
@@ -157,8 +168,10 @@ class Grouped:
         held_rows = np.zeros(len(segments.start), dtype=np.int64)
         held_rows[resumed] = [transaction.rows for transaction in carried.values()]
         began = ~segments.first & (segments.opener == Opener.LIVE)
-        opened_by = np.minimum(segments.start - began, len(kinds) - 1)
-        owners = one_array(intake.table[model.TXN_ID]).take(pa.array(opened_by if order is None else order[opened_by]))
+        opened_by = segments.start - began
+        nowhere = opened_by >= len(kinds)  # a source partition without events may be the last one
+        rows = opened_by if order is None else np.append(order, 0)[np.minimum(opened_by, len(kinds))]
+        owners = one_array(intake.table[model.TXN_ID]).take(pa.array(rows, mask=nowhere))
         if carried:
             index = np.arange(len(owners))
             index[resumed] = len(owners) + np.arange(len(carried))

@@ -19,13 +19,13 @@ from starrocks_txn_sink.assembler.rules.intake import PartitionedEvents
 from starrocks_txn_sink.assembler.rules.model import Counters, Partition
 from starrocks_txn_sink.assembler.rules.release import ReleasedRows
 from starrocks_txn_sink.assembler.rules.spill import CarriedState, SpillStorage, other_rules
-from starrocks_txn_sink.assembler.verified.intake import COLLECTION, SNAPSHOT
+from starrocks_txn_sink.assembler.verified.intake import SNAPSHOT
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.telemetry import Event
 
 _COLUMNS: Final = (model.POSITION, model.TXN_ID, *model.PAYLOAD)
-_IDENTITY: Final = (COLLECTION, *model.PAYLOAD)
+_IDENTITY: Final = (model.COLLECTION, *model.PAYLOAD)
 
 
 @dataclass(slots=True)

@@ -24,7 +24,7 @@ from starrocks_txn_sink.protocol.snapshots import Marks
 
 STATUS: Final = "status"
 TOTAL_ORDER: Final = "total_order"
-COLLECTION: Final = "collection"
+COLLECTION: Final = model.COLLECTION
 EVENT_COUNT: Final = "event_count"
 DATA_COLLECTIONS: Final = "data_collections"
 SEQUENCE: Final = "sequence"

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.assembler.rules import model
-from starrocks_txn_sink.assembler.rules.numbered import COMMIT, NUMBER, NUMBERED
+from starrocks_txn_sink.assembler.rules.model import COMMIT, NUMBER, NUMBERED
 from starrocks_txn_sink.assembler.verified.intake import SNAPSHOT
 from starrocks_txn_sink.protocol.source_keys import SourceKey
 from starrocks_txn_sink.rows.segments import Bools

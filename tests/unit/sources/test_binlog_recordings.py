@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from starrocks_txn_sink.assembler.rules.numbered import COMMIT, NUMBER
+from starrocks_txn_sink.assembler.rules.model import COMMIT, NUMBER
 from starrocks_txn_sink.sources.formats.canal import CanalMessages
 from starrocks_txn_sink.sources.formats.connect_types import columns_of
 from starrocks_txn_sink.sources.formats.described_tables import described_table

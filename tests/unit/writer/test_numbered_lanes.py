@@ -6,7 +6,8 @@ import json
 import random
 from collections.abc import Iterator, Sequence
 from itertools import pairwise, permutations
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import pyarrow as pa
 import pytest
@@ -26,6 +27,12 @@ from tests.support.maxwell_feed import Message, batch, row, transaction
 from tests.support.memory_directory import MemoryDirectory
 
 Row = tuple[int, str, bool]
+
+EARLIER: Final = Path(__file__).parent / "recordings" / "numbered_state.json"
+"""The manifest of an earlier release, whose history has four places for each message: BEGIN, two rows, END.
+
+It has read `earlier()` from offset 100 on, up to the third row of the last transaction.
+"""
 
 
 class Lane:
@@ -198,6 +205,71 @@ def test_places_are_those_of_messages_in_the_state_in_errors_and_in_notices() ->
     assert (notice.name, notice.fields["position"], notice.fields["upto"]) == ("source.repeated", 101, 102)
     with pytest.raises(InputError, match=r"same position.*position=200"):
         Lane().run(batch(*inserts(1, 1), offset=200), batch(*inserts(2, 1), offset=200))
+
+
+def test_a_changed_key_that_comes_again_is_one_message() -> None:
+    lane, changed = Lane(), row("update", {"id": 2, "m": 1}, old={"id": 1}, xoffset=0)
+    assert lane.run(batch(changed)) == []
+    assert lane.run(batch(changed, row("insert", {"id": 3}, commit=True))) == [
+        (8, ',{"__op":1,"id":1,"m":1}', False),
+        (8, ',{"id": 2, "m": 1}', False),
+        (8, ',{"id": 3}', True),
+    ]
+    assert (lane.flows.repeats, lane.flows.unknown_repeats, lane.flows.repeated_rows, lane.flows.rows) == (2, 0, 2, 3)
+    twice = pa.concat_tables([pa.Table.from_batches([batch(changed)])] * 2).combine_chunks().to_batches()[0]
+    lane = Lane()
+    assert lane.run(twice) == []
+    assert (lane.flows.repeats, lane.flows.open_rows, lane.manifest.levels().open_rows) == (2, 0, 2)
+    other = row("update", {"id": 2, "m": 1}, old={"id": 7}, xoffset=0)
+    with pytest.raises(InputError, match=r"same position.*position=7"):
+        Lane().run(batch(changed), batch(other))
+
+
+def test_repeats_give_up_nothing_and_leave_the_number_of_the_last_row() -> None:
+    lane = Lane()
+    assert ids(lane.run(batch(*inserts(1, 3)), batch(inserts(1, 3)[2], offset=9))) == [[100, 101, 102]]
+    assert (lane.flows.repeats, lane.notices) == (1, [])
+    lane = Lane()
+    assert lane.run(batch(*inserts(1, 4)[:3])) == []
+    assert lane.run(batch(*inserts(1, 4)[1:2], offset=8)) == []
+    assert ids(lane.run(batch(inserts(1, 4)[3], offset=10))) == [[100, 101, 102, 103]]
+
+
+def test_rows_without_a_table_are_read_and_counted_also_alone() -> None:
+    lane = Lane(MaxwellAssembly(tables={"test.e": "e"}, on_unknown_table="skip"))
+    messages = inserts(1, 4)
+    for number in (0, 1):
+        messages[number]["table"] = "other"
+    for number, message in enumerate(messages[:2]):
+        assert lane.run(batch(message, offset=7 + number)) == []
+        assert lane.manifest.partitions["0"].state.last_position == 7 + number
+    assert ids(lane.run(batch(*messages[1:], offset=8))) == [[102, 103]]
+    assert (lane.flows.events, lane.flows.repeats, lane.flows.unknown_repeats, lane.flows.data) == (5, 1, 0, 2)
+
+
+def earlier() -> list[Message]:
+    changed = row("update", {"id": 2, "m": 1}, xid=9, old={"id": 1}, xoffset=0)
+    other = row("insert", {"id": 5}, table="other", xid=9, xoffset=1)
+    last = row("insert", {"id": 3}, xid=9, commit=True)
+    return [*inserts(1, 3), *inserts(2, 1), changed, other, last, *inserts(3, 5)]
+
+
+def lane_of_earlier_release() -> Lane:
+    lane = Lane(MaxwellAssembly(tables={"test.e": "e"}, on_unknown_table="skip"))
+    lane.manifest = Manifest.from_json(EARLIER.read_bytes())
+    return lane
+
+
+def test_a_state_of_an_earlier_release_goes_on_with_its_open_transaction_and_its_history() -> None:
+    lane = lane_of_earlier_release()
+    assert ids(lane.run(batch(*earlier()[10:], offset=110))) == [[300, 301, 302, 303, 304]]
+    lane = lane_of_earlier_release()
+    assert lane.run(batch(*earlier()[2:7], offset=102)) == []
+    assert (lane.flows.repeats, lane.flows.unknown_repeats, lane.notices) == (6, 0, [])
+    assert ids(lane.run(batch(*earlier()[8:], offset=108))) == [[300, 301, 302, 303, 304]]
+    assert (lane.flows.repeats, lane.flows.unknown_repeats, lane.notices) == (8, 0, [])
+    with pytest.raises(SourceChanged, match=r"last_position=111, .*position=102"):
+        lane.run(batch(*inserts(8, 3), offset=102))
 
 
 def test_a_row_without_number_and_commit_needs_the_other_way() -> None:
