@@ -24,12 +24,13 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 import orjson
 
+from starrocks_txn_sink import typed_json
 from starrocks_txn_sink.errors import RowsRejected, StarRocksSinkError
 from starrocks_txn_sink.protocol.label import Loaded, Outcome
 
@@ -400,18 +401,7 @@ class Receipt:
         Args:
             text: One line of JSON.
         """
-        return receipt_of(orjson.loads(text))
-
-
-def receipt_of(fields: dict[str, Any]) -> Receipt:
-    """The receipt with these fields, in JSON's types."""
-    nested = {
-        "regions": tuple(RegionCount(**region) for region in fields["regions"]),
-        "dead_lettered": tuple(RegionCount(**region) for region in fields.get("dead_lettered", ())),
-        "positions": tuple(PositionSpan(**span) for span in fields["positions"]),
-        "dead_lettered_positions": tuple(PositionSpan(**span) for span in fields.get("dead_lettered_positions", ())),
-    }
-    return Receipt(**{**fields, **nested})
+        return typed_json.read(cls, orjson.loads(text))
 
 
 @dataclass(frozen=True)

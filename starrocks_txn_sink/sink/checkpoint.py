@@ -19,7 +19,7 @@ import contextlib
 import secrets
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -28,6 +28,7 @@ import pyarrow as pa
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import DataFrame
 
+from starrocks_txn_sink import typed_json
 from starrocks_txn_sink.assembler.rules.directory import FileDirectory, StateDirectory
 from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import StarRocksSinkError, StateNotRead, StateNotWritten
@@ -171,13 +172,12 @@ class Proof:
 
     def to_json(self) -> bytes:
         """The proof as UTF-8 JSON, the content of its file."""
-        return orjson.dumps(asdict(self))
+        return typed_json.dumps(self)
 
     @classmethod
     def from_json(cls, content: bytes) -> Proof:
-        """The proof in `content`; raises ValueError, KeyError or TypeError for any other file."""
-        fields = orjson.loads(content)
-        return cls(**{**fields, "skips": {name: Skip(**skip_fields) for name, skip_fields in fields["skips"].items()}})
+        """The proof in `content`; raises ValueError or TypeError for any other file."""
+        return typed_json.read(cls, orjson.loads(content))
 
 
 @dataclass(slots=True)

@@ -25,19 +25,20 @@ import contextlib
 import itertools
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar, get_args
 
 import numpy as np
 import numpy.typing as npt
 import orjson
 import pyarrow as pa
 
+from starrocks_txn_sink import typed_json
 from starrocks_txn_sink.assembler.rules.model import Counters
-from starrocks_txn_sink.assembler.rules.spill import CarriedState
+from starrocks_txn_sink.assembler.rules.spill import CarriedState, carried_fields, of_carried
 from starrocks_txn_sink.coordinator.coordinator import LaneShare, join_missing
-from starrocks_txn_sink.coordinator.model import MissingColumns, missing_of_words, receipt_of, words_of_missing
+from starrocks_txn_sink.coordinator.model import MissingColumns, missing_of_words, words_of_missing
 from starrocks_txn_sink.coordinator.quarantine import Cut, DeadLetter
 from starrocks_txn_sink.errors import StarRocksSinkError, add_note, class_of
 from starrocks_txn_sink.protocol.snapshots import Marks
@@ -149,23 +150,6 @@ class LaneWork:
     members: dict[str, tuple[str, ...]] = field(default_factory=dict)
     wider: tuple[str, ...] = ()
 
-    @classmethod
-    def of(cls, fields: dict[str, Any]) -> LaneWork:
-        """The work with these fields, in JSON's types."""
-        loads = {
-            table: TableLoads(**{**load, "times": Durations(**load["times"])})
-            for table, load in fields["loads"].items()
-        }
-        nested = {
-            "loads": loads,
-            "ages": tuple(map(tuple, fields["ages"])),
-            "latency": Durations(**fields["latency"]),
-            "skips": {name: Skip(**skip) for name, skip in fields["skips"].items()},
-            "members": {table: tuple(names) for table, names in fields["members"].items()},
-            "wider": tuple(fields["wider"]),
-        }
-        return cls(**{**fields, **nested})
-
 
 @dataclass(slots=True)
 class LaneCost:
@@ -252,15 +236,6 @@ class LaneReport:
         latency.add_all(np.repeat(np.array(ages) + (at - self.work.loaded_at), counts))
         return replace(self, work=replace(self.work, latency=latency, ages=(), loaded_at=0.0))
 
-    @classmethod
-    def of(cls, value: dict[str, Any]) -> LaneReport:
-        """The report with the fields of `value`, in JSON's types."""
-        trouble = LaneTrouble(**value["trouble"])
-        if (failure := value["trouble"]["failure"]) is not None:
-            trouble.failure = SentError(**failure)
-        parts = {"work": LaneWork.of(value["work"]), "cost": LaneCost(**value["cost"]), "trouble": trouble}
-        return cls(**{**value, **parts})
-
 
 MESSAGES: Final = "message string"
 """Spark's schema of the rows that a lane's task yields, one row a message."""
@@ -291,37 +266,6 @@ class CarryOver:
     keys: tuple[SourceKey, ...] = ()
     described: MissingColumns = field(default_factory=dict)
 
-    def fields(self) -> dict[str, Any]:
-        """The message in JSON's types; `of` reads it back."""
-        return {
-            "partitions": {name: state.as_json() for name, state in self.partitions.items()},
-            "flows": self.flows.as_dict(),
-            "notices": [(notice.name, notice.fields) for notice in self.notices],
-            "inline": {name: base64.b64encode(content).decode() for name, content in self.inline.items()},
-            "small": self.small,
-            "malformed": self.malformed,
-            "reached": self.reached,
-            "marks": self.marks,
-            "keys": self.keys,
-            "described": words_of_missing(self.described),
-        }
-
-    @classmethod
-    def of(cls, fields: Mapping[str, Any]) -> CarryOver:
-        """The message that `fields` wrote; raises InputError for a state of another format."""
-        return cls(
-            {name: CarriedState.of_json(state) for name, state in fields["partitions"].items()},
-            Counters(**fields["flows"]),
-            tuple(Event(name, values) for name, values in fields["notices"]),
-            {name: base64.b64decode(content) for name, content in fields["inline"].items()},
-            fields["small"],
-            fields["malformed"],
-            fields["reached"],
-            fields["marks"],
-            tuple((*place, tuple(names)) for *place, names in fields["keys"]),
-            missing_of_words(fields["described"]),
-        )
-
     def then(self, later: CarryOver) -> CarryOver:
         """The CarryOver of this round and a later one of the micro-batch; `later` says whether more rounds follow."""
         return replace(
@@ -348,10 +292,6 @@ class TablesLack:
     """The lane's rows need columns that the tables lack, so the lane has stopped loading and read on."""
 
     columns: MissingColumns
-
-    def fields(self) -> dict[str, Any]:
-        """The message in JSON's types."""
-        return {"columns": words_of_missing(self.columns)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,29 +320,28 @@ class BadRows:
 Message = LaneShare | LaneReport | CarryOver | OrderViolation | TablesLack | RowsWait | BadRows
 MessageType = TypeVar("MessageType", LaneShare, LaneReport, CarryOver, OrderViolation, TablesLack, RowsWait, BadRows)
 
-_READ: Final[dict[str, Callable[[dict[str, Any]], Message]]] = {
-    "LaneShare": lambda fields: LaneShare(
-        **{**fields, "loaded": tuple(map(receipt_of, fields["loaded"])), "partitions": tuple(fields["partitions"])}
-    ),
-    "LaneReport": LaneReport.of,
-    "CarryOver": CarryOver.of,
-    "OrderViolation": lambda fields: OrderViolation(**fields),
-    "TablesLack": lambda fields: TablesLack(missing_of_words(fields["columns"])),
-    "RowsWait": lambda fields: RowsWait(**fields),
-    "BadRows": lambda fields: BadRows(tuple(map(tuple, fields["found"]))),
-}
+_KINDS: Final[Mapping[str, type[Message]]] = {kind.__name__: kind for kind in get_args(Message)}
 
 
 def encode(message: Message) -> str:
     """The message as one line of JSON."""
-    fields = message.fields() if isinstance(message, (CarryOver, TablesLack)) else message
-    return orjson.dumps({"kind": type(message).__name__, "fields": fields}).decode()
+    fields: Any = message
+    if isinstance(message, CarryOver):
+        fields = carried_fields(message)
+    elif isinstance(message, TablesLack):
+        fields = {"columns": words_of_missing(message.columns)}
+    return typed_json.dumps({"kind": type(message).__name__, "fields": fields}).decode()
 
 
 def decode(line: str) -> Message:
     """The message in a line of `encode`. Raises ValueError, KeyError or TypeError for any other line."""
     value = orjson.loads(line)
-    return _READ[value["kind"]](value["fields"])
+    kind, fields = _KINDS[value["kind"]], value["fields"]
+    if kind is CarryOver:
+        return of_carried(CarryOver, fields)
+    if kind is TablesLack:
+        return TablesLack(missing_of_words(fields["columns"]))
+    return typed_json.read(kind, fields)
 
 
 def message_batch(messages: Iterable[Message]) -> pa.RecordBatch:

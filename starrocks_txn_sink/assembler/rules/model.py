@@ -8,19 +8,24 @@ transaction is released, and deleted.
 from __future__ import annotations
 
 import base64
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from operator import add, attrgetter
-from typing import Any, ClassVar, Final, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, get_args
 
 import orjson
 import pyarrow as pa
 
+from starrocks_txn_sink import typed_json
 from starrocks_txn_sink.assembler.rules import history
 from starrocks_txn_sink.assembler.rules.history import Run
 from starrocks_txn_sink.clock import parse_duration
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options.checks import check_choice
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 SOURCE_PARTITION: Final = "source_partition"
 POSITION: Final = "position"
@@ -163,8 +168,38 @@ class OpenTransaction:
         return replace(self, rows=0, bytes=0, blobs=(), dropped=True)
 
 
+class SourceState(ABC):
+    """The state of a source partition between two micro-batches; `RULES` names the rules that have written it."""
+
+    __slots__ = ()
+    RULES: ClassVar[str]
+    last_position: int | None
+    """The position of the last event, or of the last released transaction (VerifiedState); None before any."""
+
+    @classmethod
+    @abstractmethod
+    def from_json(cls, text: str) -> Self:
+        """The state that `to_json` wrote, also of an earlier release; InputError when another format wrote it."""
+
+    @abstractmethod
+    def expires_at(self, open_timeout: float | None) -> float | None:
+        """Time (seconds since the epoch) at which the oldest open transaction reaches `open_timeout`; None for none."""
+
+    @abstractmethod
+    def live(self) -> list[OpenTransaction]:
+        """The open transactions that are not dropped; of VerifiedState the oldest, with the rows of all."""
+
+    @abstractmethod
+    def levels(self) -> tuple[int, int, int]:
+        """How many transactions wait, their rows, and the Arrow bytes of these."""
+
+    def to_json(self) -> str:
+        """The header as JSON of a few kilobytes; the rows are in the blobs."""
+        return typed_json.dumps({"format": FORMAT, **typed_json.fields_of(self)}).decode()
+
+
 @dataclass(frozen=True, slots=True)
-class AssemblerState:
+class AssemblerState(SourceState):
     """One source partition: its last position, its open transactions in the order of BEGINs, the next blob number.
 
     `history` has what repeats are compared with, and `run` the repeats that came last (`rules.history`). A state of an
@@ -179,69 +214,27 @@ class AssemblerState:
     run: Run | None = None
 
     def live(self) -> list[OpenTransaction]:
-        """The open transactions that are not dropped."""
         return [transaction for transaction in self.open if not transaction.dropped]
 
     def levels(self) -> tuple[int, int, int]:
-        """How many transactions are open, their rows, and the Arrow bytes of these."""
         live = self.live()
         return len(live), sum(transaction.rows for transaction in live), sum(transaction.bytes for transaction in live)
 
     def expires_at(self, open_timeout: float | None) -> float | None:
-        """Time (seconds since the epoch) at which the oldest open transaction reaches `open_timeout`."""
         opened = [transaction.opened_at for transaction in self.live()]
         return min(opened) + open_timeout if opened and open_timeout is not None else None
 
-    def to_json(self) -> str:
-        """The header as JSON; the rows are in the blobs."""
-        value = {
-            "format": FORMAT,
-            "last_position": self.last_position,
-            "open": self.open,
-            "next_blob": self.next_blob,
-            "history": base64.b64encode(self.history).decode(),
-            "run": self.run,
-        }
-        return orjson.dumps(value).decode()
-
     @classmethod
-    def from_json(cls, text: str) -> AssemblerState:
-        """The state that `to_json` wrote; InputError when another format wrote it."""
-        value = read_header(text)
-        transactions = tuple(OpenTransaction(**{**item, "blobs": tuple(item["blobs"])}) for item in value["open"])
-        past, run = base64.b64decode(value.get("history", "")), value.get("run")
-        run, last_position = Run(**run) if run else None, value["last_position"]
-        if "history" not in value:
-            past = history.of_earlier_release(base64.b64decode(value.get("recent", "")))
-        elif past and history.last_place(past) not in (history.NOWHERE, last_position):
-            past, run = history.without_slots(past), None
-        return cls(last_position, transactions, value["next_blob"], past, run)
-
-
-class SourceState(Protocol):
-    """The state of a source partition between two micro-batches; `RULES` names the rules that have written it."""
-
-    RULES: ClassVar[str]
-
-    @classmethod
-    def from_json(cls, text: str) -> SourceState:
-        """The state that `to_json` wrote; InputError when another format wrote it."""
-
-    def expires_at(self, open_timeout: float | None) -> float | None:
-        """Time (seconds since the epoch) at which the oldest open transaction reaches `open_timeout`; None for none."""
-
-    @property
-    def last_position(self) -> int | None:
-        """The position of the last event, or of the last released transaction (VerifiedState); None before any."""
-
-    def live(self) -> list[OpenTransaction]:
-        """The open transactions that are not dropped; of VerifiedState the oldest, with the rows of all."""
-
-    def levels(self) -> tuple[int, int, int]:
-        """How many transactions wait, their rows, and the Arrow bytes of these."""
-
-    def to_json(self) -> str:
-        """The header as JSON of a few kilobytes; the rows are in the blobs."""
+    def from_json(cls, text: str) -> Self:
+        """See SourceState.from_json."""
+        fields = read_header(text)
+        recent, remembers = fields.pop("recent", ""), "history" in fields
+        state = typed_json.read(cls, fields)
+        if not remembers:
+            return replace(state, history=history.of_earlier_release(base64.b64decode(recent)))
+        if state.history and history.last_place(state.history) not in (history.NOWHERE, state.last_position):
+            return replace(state, history=history.without_slots(state.history), run=None)
+        return state
 
 
 def read_header(text: str) -> dict[str, Any]:

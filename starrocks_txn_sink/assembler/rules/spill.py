@@ -8,7 +8,6 @@ manifest (`inline`), which saves a file per lane and micro-batch.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +16,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import orjson
 import pyarrow as pa
 
+from starrocks_txn_sink import typed_json
 from starrocks_txn_sink.assembler.rules.directory import StateDirectory
 from starrocks_txn_sink.assembler.rules.model import AssemblerState, Counters, SourceState
 from starrocks_txn_sink.assembler.rules.reading_clock import ReadingClock
@@ -32,6 +32,7 @@ _MOST_OPEN: Final = 64
 _RULES: Final = "rules"  # in the manifest's JSON
 _KINDS: Final[Mapping[str, type[SourceState]]] = {kind.RULES: kind for kind in (AssemblerState, VerifiedState)}
 State = TypeVar("State", bound=SourceState)
+Carrier = TypeVar("Carrier")
 
 
 class BlobPlace(NamedTuple):
@@ -110,39 +111,32 @@ class Manifest:
 
     def to_json(self) -> bytes:
         """The manifest as UTF-8 JSON; the content of inline files is in base64."""
-        return orjson.dumps(
-            {
-                "format": FORMAT,
-                "batch": self.batch,
-                "query": self.query,
-                "partitions": {name: partition.as_json() for name, partition in self.partitions.items()},
-                "inline": {name: base64.b64encode(content).decode() for name, content in self.inline.items()},
-                "marks": dict(self.marks),
-                "described": words_of_missing(self.described),
-                "clock": self.clock,
-                "topics": dict(self.topics),
-            }
-        )
+        return typed_json.dumps({"format": FORMAT, **carried_fields(self)})
 
     @classmethod
     def from_json(cls, text: bytes) -> Manifest:
         """The manifest that `to_json` wrote; InputError when another format wrote it."""
-        value = orjson.loads(text)
-        if value.get("format") != FORMAT:
+        fields = orjson.loads(text)
+        if fields.pop("format", None) != FORMAT:
             raise InputError(
                 "The checkpoint's state of the assembling lanes has another format.",
                 hint="Finish the query with the release that started it, then start it with a new checkpoint.",
             )
-        return cls(
-            value["batch"],
-            value["query"],
-            {name: CarriedState.of_json(document) for name, document in value["partitions"].items()},
-            {name: base64.b64decode(content) for name, content in value["inline"].items()},
-            value.get("marks", {}),
-            missing_of_words(value.get("described", {})),
-            ReadingClock(**value.get("clock", {})),
-            value.get("topics", {}),
-        )
+        return of_carried(cls, fields)
+
+
+def carried_fields(carrier: Any) -> dict[str, Any]:
+    """The fields of a Manifest or a CarryOver for `typed_json.dumps`."""
+    partitions = {name: partition.as_json() for name, partition in carrier.partitions.items()}
+    described = words_of_missing(carrier.described)
+    return {**typed_json.fields_of(carrier), "partitions": partitions, "described": described}
+
+
+def of_carried(kind: type[Carrier], fields: dict[str, Any]) -> Carrier:
+    """The `kind` whose `carried_fields` these are, in JSON's types; an earlier release knew fewer."""
+    carried = {name: CarriedState.of_json(document) for name, document in fields.pop("partitions").items()}
+    described = missing_of_words(fields.pop("described", {}))
+    return typed_json.read(kind, fields, partitions=carried, described=described)
 
 
 def other_rules(source: str) -> InputError:

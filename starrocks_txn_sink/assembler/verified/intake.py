@@ -7,20 +7,22 @@ in total and per collection, and its number (`sequence`) among all markers of it
 
 from __future__ import annotations
 
-import base64
-from dataclasses import asdict, dataclass, field
-from typing import ClassVar, Final
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from starrocks_txn_sink import typed_json
 from starrocks_txn_sink.assembler.rules import history, model
 from starrocks_txn_sink.assembler.rules.intake import Mask
 from starrocks_txn_sink.assembler.verified.gtids import SeenGtids
 from starrocks_txn_sink.assembler.verified.repeats import POSITIONS, Past, Settled
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.protocol.snapshots import Marks
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 STATUS: Final = "status"
 TOTAL_ORDER: Final = "total_order"
@@ -74,7 +76,7 @@ class HeldBlob:
 
 
 @dataclass(frozen=True, slots=True)
-class VerifiedState:
+class VerifiedState(model.SourceState):
     """Carried-over state of one source.
 
     `snapshots` and `letters` count the units of a snapshot before the first transaction and of dead letters; the counts
@@ -111,26 +113,16 @@ class VerifiedState:
         """How many transactions wait, their rows, and the Arrow bytes of the held events."""
         return self.waiting, self.waiting_rows, sum(blob.bytes for blob in self.blobs)
 
-    def to_json(self) -> str:
-        """The header as JSON; the held events are in the blobs."""
-        return orjson.dumps({"format": model.FORMAT, **asdict(self)}, default=_base64).decode()
-
     @classmethod
-    def from_json(cls, text: str) -> VerifiedState:
-        """The state that `to_json` wrote; InputError when another format wrote it."""
-        value = model.read_header(text)
-        value["blobs"] = tuple(HeldBlob(**document) for document in value["blobs"])
-        value["settled"] = Settled.from_document(value["settled"])
-        value["quarantined"] = tuple(value["quarantined"])
-        if value.pop("recent", None) is not None:  # a state of an earlier release
-            value["past"] = Past({POSITIONS: history.of_earlier_release(b"")}, gtids=SeenGtids(whole=False))
-        else:
-            value["past"] = Past.from_document(value["past"])
-        return cls(**value)
-
-
-def _base64(history_bytes: bytes) -> str:
-    return base64.b64encode(history_bytes).decode()
+    def from_json(cls, text: str) -> Self:
+        """See SourceState.from_json."""
+        fields, missing = model.read_header(text), dict[str, Any]()  # in a state of an earlier release
+        if isinstance(fields["settled"], list):
+            ids = tuple(fields.pop("settled"))
+            missing["settled"] = Settled(ids, bytes(4 * len(ids)))
+        if fields.pop("recent", None) is not None:
+            missing["past"] = Past({POSITIONS: history.of_earlier_release(b"")}, gtids=SeenGtids(whole=False))
+        return replace(typed_json.read(cls, fields), **missing)
 
 
 def remember_ids(ids: tuple[str, ...], more: list[str]) -> tuple[str, ...]:

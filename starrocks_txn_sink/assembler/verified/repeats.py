@@ -7,10 +7,9 @@ cut lacks rows in front, but not this one.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
 import numpy as np
@@ -57,20 +56,6 @@ class Past:
     gtids: SeenGtids = field(default_factory=SeenGtids)
     shift: int = 0
 
-    @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> Past:
-        """The past that a state's JSON has."""
-        numbers = {
-            server: tuple((low, high) for low, high in ranges)
-            for server, ranges in document["gtids"]["numbers"].items()
-        }
-        return cls(
-            {log: base64.b64decode(text) for log, text in document["histories"].items()},
-            {log: Run(**run) for log, run in document["runs"].items()},
-            SeenGtids(numbers, document["gtids"]["whole"]),
-            document["shift"],
-        )
-
     def log_of(self, server: str) -> str:
         """The log of a server's transactions: their positions, as long as a server may be one of an earlier release."""
         return server if self.shift or self.gtids.whole or server in self.gtids.numbers else POSITIONS
@@ -94,13 +79,6 @@ class Settled:
 
     ids: tuple[str, ...] = ()
     places: bytes = b""
-
-    @classmethod
-    def from_document(cls, document: Any) -> Settled:
-        """Those that a state's JSON has; one of an earlier release has no places."""
-        if isinstance(document, dict):
-            return cls(tuple(document["ids"]), base64.b64decode(document["places"]))
-        return cls(tuple(document), bytes(4 * len(document)))
 
     def known(self, ids: pa.Array) -> Mask:
         """Mask of the `ids` that are among these."""
