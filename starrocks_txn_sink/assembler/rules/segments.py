@@ -168,15 +168,15 @@ class Grouped:
         held_rows = np.zeros(len(segments.start), dtype=np.int64)
         held_rows[resumed] = [transaction.rows for transaction in carried.values()]
         began = ~segments.first & (segments.opener == Opener.LIVE)
-        opened_by = segments.start - began
-        nowhere = opened_by >= len(kinds)  # a source partition without events may be the last one
-        rows = opened_by if order is None else np.append(order, 0)[np.minimum(opened_by, len(kinds))]
-        owners = one_array(intake.table[model.TXN_ID]).take(pa.array(rows, mask=nowhere))
+        opened_by, ids = np.minimum(segments.start - began, len(kinds) - 1), one_array(intake.table[model.TXN_ID])
+        owners = pa.nulls(len(opened_by), ids.type)
+        if len(kinds):
+            owners = ids.take(pa.array(opened_by if order is None else order[opened_by]))
         if carried:
             index = np.arange(len(owners))
             index[resumed] = len(owners) + np.arange(len(carried))
-            ids = pa.array([transaction.txn_id for transaction in carried.values()], pa.string())
-            owners = pa.concat_arrays([owners, ids]).take(pa.array(index))
+            carried_ids = pa.array([transaction.txn_id for transaction in carried.values()], pa.string())
+            owners = pa.concat_arrays([owners, carried_ids]).take(pa.array(index))
         return cls(intake, order, partition, carried, positions, segments, held_rows, opened_by, owners)
 
     def partition_of(self, segments: Indexes | slice) -> Indexes:
