@@ -24,7 +24,7 @@ from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
 from starrocks_txn_sink.protocol.gate import GATE, Gate
 from starrocks_txn_sink.protocol.label import LabelPrefix
-from starrocks_txn_sink.protocol.ledger import DRIVER, LEDGER_TABLE, MARKER, POSITION, ListUnfinished
+from starrocks_txn_sink.protocol.ledger import DRIVER, HOLD, LEDGER_TABLE, MARKER, POSITION, ListUnfinished
 from starrocks_txn_sink.protocol.snapshots import SNAPSHOT, Progress
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
 
@@ -254,6 +254,15 @@ def _kafka_ends(args: argparse.Namespace) -> Ends | None:
 # --- output ---
 
 
+def _owner(status: JobStatus) -> str:
+    if status.owner == HOLD:
+        return (
+            f"verify --repair, which holds or held the job since {status.owner_since}; its query takes it back by "
+            "itself, with its next rows"
+        )
+    return f"run {status.owner} since {status.owner_since}" if status.owner else "none"
+
+
 def _show(statuses: Sequence[JobStatus], args: argparse.Namespace, *, again: bool) -> None:
     if args.json:
         command_line.print_lines(
@@ -280,7 +289,7 @@ def text_lines(statuses: Sequence[JobStatus], database: str, clock: Clock) -> It
             yield f"  snapshot: {status.snapshot}"
         if status.moved:
             yield f"  closed: the job was moved {status.moved}"
-        yield f"  owner: run {status.owner} since {status.owner_since}" if status.owner else "  owner: none"
+        yield f"  owner: {_owner(status)}"
         if status.open_labels is None:
             yield f"  open labels: not known; {len(status.listed_labels)} are listed, open or committed"
             yield "    (StarRocks before 4.1.3 lists committed labels, too; --load-url asks for the state of each)"

@@ -384,6 +384,14 @@ class Fenced(StarRocksSinkError, Terminal):
     )
 
 
+class JobHeld(StarRocksSinkError, Outage):
+    """This writer rolls its open transaction back, waits for the command, and takes the job over again."""
+
+    code = "job_held"
+    summary = "A command holds the job for a while, and the query goes on by itself."
+    hint = "Nothing is to be done: the hold ends with the command, and at the latest after its seconds."
+
+
 class JobMoved(StarRocksSinkError, Terminal):
     """Raised by the take-over: nothing was written. The message names the move."""
 

@@ -40,6 +40,7 @@ from starrocks_txn_sink.coordinator.table_room import Crowded, TableRoom, TableR
 from starrocks_txn_sink.errors import (
     DeadlineExceeded,
     InputError,
+    JobHeld,
     KeyRepeated,
     LoadFailed,
     LoadsCollided,
@@ -271,7 +272,8 @@ class SharedTransactionCoordinator:
             if counts.repeats == MOST_REPEATS or over:
                 raise self.name_death(error, counts.repeats) from None
         else:
-            if not error.retryable or counts.failures >= self.limits.max_attempts or over:
+            held = isinstance(error, JobHeld)  # no label helps before another take-over
+            if held or not error.retryable or counts.failures >= self.limits.max_attempts or over:
                 raise error
         return Pause(self.limits.backoff.seconds(counts.failures - 1, self.rng))
 

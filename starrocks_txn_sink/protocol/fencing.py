@@ -24,6 +24,8 @@ from starrocks_txn_sink.protocol.label import Label, LabelPrefix, StepResult, St
 from starrocks_txn_sink.protocol.ledger import DRIVER, Owner, Position, ReadOwner, check_owner
 from starrocks_txn_sink.protocol.wire import LabelState, Operation, Reply
 
+LONGEST_LOOK = 0.5
+"""Seconds between two looks at a hold."""
 MARKER_READS = 8
 """Readings of the first marker before another one is written."""
 
@@ -177,9 +179,28 @@ def refuse_successor(job: str, tokens: set[str], rng: random.Random) -> Steps[No
 
     For a writer that takes its job over again after an outage, in the middle of a micro-batch. `tokens` has all tokens
     that it has held or written, because a claim without an answer may have taken effect. A writer with another token
-    has come meanwhile, and may have gone on: taking the job back from it would only end a writer that works.
+    has come meanwhile, and may have gone on: taking the job back from it would only end a writer that works. A hold of
+    such a token is waited for (`protocol.hold`).
     """
     holder: Owner | None = yield from ledger.retry_until_answered(ReadOwner(job), rng)
+    while holder is not None and holder.held_from in tokens:
+        held = holder
+        yield from _await_release(job, held, rng)
+        holder = yield from ledger.retry_until_answered(ReadOwner(job), rng)
+        if holder == held:
+            return
     if tokens and (holder is None or holder.token not in tokens):
         raise ledger.fenced("The job", holder)
     tokens.add(holder.token if holder is not None else "")
+
+
+def _await_release(job: str, held: Owner, rng: random.Random) -> Steps[None]:
+    """Wait until a hold has ended, or its seconds are over."""
+    waited = 0.0
+    for tries in itertools.count():
+        released = yield from ledger.retry_until_answered(ledger.ReadMarker(job, ledger.RELEASED, held.token), rng)
+        if released or waited >= held.batch:
+            return
+        pause = min(ledger.BACKOFF.seconds(tries, rng), LONGEST_LOOK)
+        yield Wait(pause, "the command that holds the job")
+        waited += pause

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Final
 
 import orjson
 
-from starrocks_txn_sink.errors import Fenced, InputError, QueryFailed, StarRocksSinkError, TransportError
+from starrocks_txn_sink.errors import Fenced, InputError, JobHeld, QueryFailed, StarRocksSinkError, TransportError
 from starrocks_txn_sink.protocol.label import Backoff, LabelPrefix, LedgerRequest, Rows, Sql, Steps, Wait
 
 LEDGER_TABLE = "_starrocks_txn_sink_ledger"
@@ -48,8 +48,9 @@ class Position:
 class Owner:
     """A writer of a job: its driver, or a replay of its dead letters (`kind`); `token` is new for every claim.
 
-    `epoch` names the driver's run. `since` is the server's time of the claim, as text for error messages. `written` are
-    the tokens of all claims of this writer: one without an answer may take effect after later ones.
+    `epoch` names the driver's run; HOLD is that of a hold (`protocol.hold`), whose `batch` are its seconds. `since` is
+    the server's time of the claim, as text for error messages. `written` are the tokens of all claims of this writer:
+    one without an answer may take effect after later ones.
     """
 
     token: str
@@ -59,6 +60,11 @@ class Owner:
     since: str = ""
     kind: str = "driver"
     written: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
+
+    @property
+    def held_from(self) -> str | None:
+        """The token of the owner that a hold has taken the job from; None for an owner that is no hold."""
+        return self.checkpoint if self.epoch == HOLD else None
 
     @property
     def context(self) -> dict[str, str]:
@@ -75,6 +81,10 @@ class Traces:
 
 
 POSITION, DRIVER, REPLAY, MARKER = "position", "driver", "replay", "marker"
+HOLD = "hold"
+"""The run of an owner that holds a job for a while (`protocol.hold`), in labels and in the owner row."""
+RELEASED = "released"
+"""Name of a marker row: the hold whose token it has is over."""
 ACCEPTED = "accepted"
 """Name of a marker row: the user accepts the job's rows as they are. Its token names the acceptance."""
 
@@ -369,7 +379,7 @@ _AGAIN: Final = (
 
 
 def check_owner(job: str, mine: Owner, rng: random.Random) -> Steps[None]:
-    """Check before a commit: read the owner row again; raises Fenced if it is not ours.
+    """Check before a commit: read the owner row again; raises Fenced if it is not ours, JobHeld for a hold of ours.
 
     Raises QueryFailed, an outage, if the row has an earlier claim of ours that took effect late. Such a claim may have
     hidden another writer's, so it is no right to write: only a new take-over, which reads the positions again, is.
@@ -377,6 +387,10 @@ def check_owner(job: str, mine: Owner, rng: random.Random) -> Steps[None]:
     holder: Owner | None = yield from retry_until_answered(ReadOwner(job, mine.kind), rng)
     if holder is not None and holder.token != mine.token and holder.token in mine.written:
         raise QueryFailed("An earlier claim of this writer took effect after its last one.", hint=_AGAIN)
+    if holder is not None and holder.held_from in (mine.token, *mine.written):
+        raise JobHeld(
+            f"The job is held since {holder.since}, for at most {holder.batch} s, by a command that repairs its tables."
+        )
     if holder is None or holder.token != mine.token:
         raise fenced("The job" if mine.kind == DRIVER else "The replay of the job's dead letters", holder)
 

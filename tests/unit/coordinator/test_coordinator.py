@@ -50,6 +50,7 @@ from starrocks_txn_sink.errors import (
     DeadlineExceeded,
     Fenced,
     InputError,
+    JobHeld,
     KeyRepeated,
     LoadFailed,
     LoadsCollided,
@@ -230,6 +231,14 @@ def test_attempts_are_bounded_and_the_last_error_counts() -> None:
         write(script)
     assert len(script.of(BeginAction)) == 3
     assert script.open_labels() == set()
+
+
+def test_a_job_that_is_held_makes_no_further_attempt() -> None:
+    """The sink waits for the command, and takes the job over again (`sink.failures`)."""
+    script = Script(LOADED, CheckAction=[JobHeld("held")])
+    with pytest.raises(JobHeld):
+        write(script)
+    assert script.said == ["Begin", "RunLanes", "Load", "Check", "Rollback"]
 
 
 def test_no_attempt_follows_after_the_deadline() -> None:

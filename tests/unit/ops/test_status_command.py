@@ -105,6 +105,15 @@ def test_a_person_reads_the_same(jobs: Emulator, capsys: Shown) -> None:
     assert "Job second" in output
 
 
+def test_a_hold_is_said(jobs: Emulator, capsys: Shown) -> None:
+    query(
+        jobs,
+        f"UPDATE shop.{LEDGER_TABLE} SET epoch = 'hold', batch = 30 WHERE job = 'first' AND kind = 'driver'",
+    )
+    assert command(jobs, "--job", "first") == 0
+    assert "  owner: verify --repair, which holds or held the job since " in capsys.readouterr().out
+
+
 def test_one_job(jobs: Emulator, capsys: Shown) -> None:
     assert command(jobs, "--job", "second", "--json") == 0
     assert [job["job"] for job in json.loads(capsys.readouterr().out)["jobs"]] == ["second"]

@@ -16,8 +16,9 @@ import pytest
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.coordinator.model import PositionSpan, Receipt, RegionCount
 from starrocks_txn_sink.coordinator.ownership import LabelContents, Ownership, ReplayOwnership, log_entries
-from starrocks_txn_sink.errors import Fenced, QueryFailed, ReplyLost, TransportError
-from starrocks_txn_sink.protocol.fencing import Scope, TakenOver, take_over
+from starrocks_txn_sink.errors import Fenced, JobHeld, QueryFailed, ReplyLost, TransportError
+from starrocks_txn_sink.protocol.fencing import Scope, TakenOver, refuse_successor, take_over
+from starrocks_txn_sink.protocol.hold import hold, release
 from starrocks_txn_sink.protocol.label import (
     Aborted,
     Committed,
@@ -465,3 +466,96 @@ def test_a_replay_waits_for_its_own_claim_no_matter_which_driver_owns_the_job() 
 def test_a_begin_takes_its_headers_along() -> None:
     steps = begin(Label("shop", "L"), {"timeout": "600"})
     assert next(steps) == Request(Operation.BEGIN, "shop", "L", headers={"timeout": "600"})
+
+
+# --- holds ---
+
+
+def holding(name: str, seconds: int = 30) -> Steps[TakenOver]:
+    return hold("job", "shop", seconds, tokens(name), random.Random(1))
+
+
+def checking(owner: Owner) -> Steps[None]:
+    return check_owner("job", owner, random.Random(1))
+
+
+def coming_back(owner: Owner) -> Steps[None]:
+    return refuse_successor("job", {owner.token, *owner.written}, random.Random(1))
+
+
+def test_a_held_driver_cannot_commit_and_takes_the_job_back() -> None:
+    ledger = Ledger(unfinished=("job-e1-0-1-1_0",))
+    driver = play(taking_over(DRIVER, "d"), ledger).owner
+    held = play(holding("h"), ledger).owner
+    assert "rollback job-e1-0-1-1_0" in ledger.log
+    with pytest.raises(JobHeld, match="for at most 30 s"):
+        play(checking(driver), ledger)
+    play(checking(held), ledger)
+    play(release("job", held, random.Random(1)), ledger)
+    play(coming_back(driver), ledger, seconds=1)
+    back = play(taking_over(DRIVER, "b"), ledger).owner
+    play(checking(back), ledger)
+    with pytest.raises(Fenced):
+        play(checking(held), ledger)
+
+
+def test_a_hold_ends_by_itself() -> None:
+    """The command was killed: its driver waits for the hold's seconds, and no longer."""
+    ledger, clock = Ledger(), ManualClock()
+    driver = play(taking_over(DRIVER, "d"), ledger).owner
+    play(holding("h", seconds=30), ledger)
+    run(coming_back(driver), Server(ledger), clock, Deadline.after(600, clock), ledger)
+    assert 30 <= clock.monotonic() < 32
+
+
+def test_a_hold_lasts_until_it_is_released() -> None:
+    ledger, clock, looks = Ledger(), ManualClock(), 0
+    driver = play(taking_over(DRIVER, "d"), ledger).owner
+    held = play(holding("h", seconds=30), ledger).owner
+
+    def releases(question: LedgerRequest) -> None:
+        nonlocal looks
+        looks += isinstance(question, ReadMarker)
+        if looks == 8:
+            ledger.rows["job/marker/released"] = WriteMarker("job", "released", held.token)
+
+    ledger.before = releases
+    run(coming_back(driver), Server(ledger), clock, Deadline.after(600, clock), ledger)
+    assert looks == 8
+    assert 0 < clock.monotonic() < 5
+
+
+def test_a_second_hold_is_of_the_same_driver() -> None:
+    """The driver was idle between the two, and has not taken the job back."""
+    ledger = Ledger()
+    driver = play(taking_over(DRIVER, "d"), ledger).owner
+    first = play(holding("h"), ledger).owner
+    play(release("job", first, random.Random(1)), ledger)
+    second = play(holding("i"), ledger).owner
+    assert second.held_from == driver.token
+    with pytest.raises(Fenced):
+        play(checking(first), ledger)
+    with pytest.raises(JobHeld):
+        play(checking(driver), ledger)
+
+
+def test_a_driver_that_another_has_followed_does_not_come_back_after_a_hold() -> None:
+    ledger = Ledger()
+    old = play(taking_over(DRIVER, "d"), ledger).owner
+    new = play(taking_over(Owner("", "e2", "cp"), "n"), ledger).owner
+    held = play(holding("h"), ledger).owner
+    play(release("job", held, random.Random(1)), ledger)
+    for steps in (checking(old), coming_back(old)):
+        with pytest.raises(Fenced):
+            play(steps, ledger)
+    play(coming_back(new), ledger)
+
+
+def test_a_release_that_comes_late_does_not_touch_the_driver() -> None:
+    ledger = Ledger()
+    driver = play(taking_over(DRIVER, "d"), ledger).owner
+    held = play(holding("h", seconds=0), ledger).owner
+    play(coming_back(driver), ledger)
+    back = play(taking_over(DRIVER, "b"), ledger).owner
+    play(release("job", held, random.Random(1)), ledger)
+    play(checking(back), ledger)

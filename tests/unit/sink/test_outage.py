@@ -172,7 +172,15 @@ def test_codes_tell_outages_from_all_other_errors() -> None:
     outages = {code for code in kinds(StarRocksSinkError) if outage_of(lane_error(code)) is not None}
     assert outages == {
         *("transport", "not_sent", "reply_lost", "bad_reply", "query_failed", "no_backend"),
-        *("begin_failed", "too_many_transactions", "load_failed", "loads_collided", "commit_failed", "threads_held"),
+        *(
+            "begin_failed",
+            "too_many_transactions",
+            "load_failed",
+            "loads_collided",
+            "commit_failed",
+            "threads_held",
+            "job_held",
+        ),
         "transaction_timed_out",
     }
 
