@@ -13,26 +13,15 @@ import pyarrow as pa
 
 from starrocks_txn_ops import command_line
 from starrocks_txn_ops.ledger_reader import LedgerReader
+from starrocks_txn_ops.own_loads import carry_out, coordinator_of, primary_keys, table_loads
 from starrocks_txn_sink.clock import Deadline, SystemClock
-from starrocks_txn_sink.coordinator.coordinator import (
-    ChangeTables,
-    LaneShare,
-    LanesResult,
-    NextRound,
-    Order,
-    Pause,
-    RoundLimits,
-    RunLanes,
-    SharedTransactionCoordinator,
-    perform_all,
-)
+from starrocks_txn_sink.coordinator.coordinator import LaneShare, LanesResult, perform_all
 from starrocks_txn_sink.coordinator.model import SEPARATOR, Receipt
 from starrocks_txn_sink.coordinator.ownership import ReplayOwnership
 from starrocks_txn_sink.errors import InputError, QueryRefused, RowsRejected, StarRocksSinkError, UnfitValue
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.decoding import decoded_by
-from starrocks_txn_sink.options.load_properties import why_not_compacted
 from starrocks_txn_sink.options.sink_options import OWN_TABLES, is_own_table
 from starrocks_txn_sink.protocol import dead_letters as letter_table, label as protocol
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE, DeadLetter, DeadLetterRow
@@ -40,12 +29,11 @@ from starrocks_txn_sink.protocol.label import Label, RetryPolicy, Steps, labels
 from starrocks_txn_sink.protocol.ledger import REPLAY, NewToken, Owner, fresh_tokens
 from starrocks_txn_sink.protocol.wire import Body
 from starrocks_txn_sink.rows.bad_rows import refused
-from starrocks_txn_sink.rows.body import load_body, with_unchanged_values, without_replaced
+from starrocks_txn_sink.rows.body import load_body
 from starrocks_txn_sink.rows.columns import DELETED, DELETING, PARTITION, PAYLOAD, POSITION, TABLE
-from starrocks_txn_sink.rows.keys import KeyColumn, TableKey
+from starrocks_txn_sink.rows.keys import TableKey
 from starrocks_txn_sink.rows.unchanged import UnchangedValues
 from starrocks_txn_sink.rows.values.judgement import RowRules, UnfitColumn
-from starrocks_txn_sink.sink.typed.tables import Tables
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
 from starrocks_txn_sink.sql.failures import NO_TABLE
 from starrocks_txn_sink.writer.rejections import Explainer
@@ -116,7 +104,7 @@ def _replay(
         )
         known = KnownColumns(connection, options.database)
         checks = TableChecks(options, SourceSchema(), known, deadline)
-        row_count, keys = 0, _primary_keys(connection, options, deadline)
+        row_count, keys = 0, primary_keys(connection, options, deadline)
         unchanged = UnchangedValues(
             options.database,
             lambda sql, values: connection.query(sql, values, deadline),
@@ -130,11 +118,11 @@ def _replay(
                 continue  # a newer replay has written this source transaction
             _refuse_own_tables(letter, rows)
             _refuse_bad_rows(checks, letter, rows)
-            coordinator = replay_coordinator(options, names, ownership, deadline, rng)
+            coordinator = coordinator_of(options, names, ownership, deadline, rng)
             try:
                 fitted = _fitted(options, rows, known, deadline)
                 load = partial(load_rows, options, fitted, keys, unchanged=unchanged)
-                perform = partial(_carry_out, performer, load)
+                perform = partial(carry_out, performer, load)
                 (receipt,) = perform_all(coordinator.write(), perform)
             except StarRocksSinkError as error:
                 if isinstance(error, RowsRejected):
@@ -151,14 +139,6 @@ def replay_ownership(options: SinkOptions, owner: Owner, tokens: NewToken) -> Re
     return ReplayOwnership(str(options.job), options.database, owner, tokens, now_text=lambda: "")
 
 
-def replay_coordinator(
-    options: SinkOptions, names: Iterator[str], ownership: ReplayOwnership, deadline: Deadline, rng: random.Random
-) -> SharedTransactionCoordinator:
-    """The coordinator of one source transaction, whose rows are one lane; `names` are its labels."""
-    limits = RoundLimits(deadline.remaining(), options.max_attempts)
-    return SharedTransactionCoordinator(names, limits, deadline, rng, [ownership.ledger_entries])
-
-
 def load_rows(
     options: SinkOptions,
     rows: list[DeadLetterRow],
@@ -173,20 +153,6 @@ def load_rows(
         yield from protocol.load(Label(options.database, label), table, body, headers, RetryPolicy(), rng)
     loaded = Receipt(label, None, str(options.job), 0, (), (), len(loads), attempts=1, retries=0, recycled=False)
     return LanesResult([LaneShare((loaded,))])
-
-
-def _carry_out(performer: Performer, load: Callable[[str, random.Random], Steps[LanesResult]], order: Order) -> object:
-    match order:
-        case RunLanes(label):
-            steps = load(label, performer.rng)
-            return protocol.run(steps, performer.transport, performer.clock, performer.deadline)
-        case Pause(seconds):
-            performer.clock.sleep(performer.deadline.limit(seconds, "another attempt"))
-            return None
-        case ChangeTables() | NextRound():
-            raise TypeError("A replay alters no table, and writes a source transaction in one round.")
-        case _:
-            return performer(order)
 
 
 _CORRECT = (
@@ -255,42 +221,15 @@ def _refuse_bad_rows(checks: TableChecks, dead_letter: DeadLetter, rows: Sequenc
         raise error
 
 
-def _primary_keys(connection: LeaderConnection, options: SinkOptions, deadline: Deadline) -> dict[str, TableKey]:
-    """The primary keys by table, with the names that JSON rows use; none if `compact` is off."""
-    if not options.compact:
-        return {}
-    required = Tables.read(connection, options, (), deadline).required
-    keys = {table: [column for column in columns if column.key] for table, columns in required.items()}
-    return {
-        table: [KeyColumn.of(column.name, column.type.name, column.type.scale) for column in key]
-        for table, key in keys.items()
-        if key
-    }
-
-
 def _loads(
     options: SinkOptions, rows: list[DeadLetterRow], keys: Mapping[str, TableKey], unchanged: UnchangedValues | None
 ) -> list[tuple[str, Body, Mapping[str, str]]]:
-    """Loads of one source transaction: its rows, and the deletes of its dead letters.
-
-    Of the rows of one key only the last is sent (`rows.body`): the server promises no order between them.
-    """
-    loads = []
-    for table in dict.fromkeys(row.table for row in rows):
-        table_rows = [row for row in rows if row.table == table]
-        pieces: Sequence[memoryview] = [memoryview((SEPARATOR + row.content).encode()) for row in table_rows]
-        recorded = {"columns": table_rows[0].columns} if table_rows[0].columns else {}
-        headers, key = recorded | options.load_headers(table), keys.get(table, ())  # the options win
-        if unchanged is not None:
-            pieces = with_unchanged_values(pieces, table, key, unchanged)
-        if key and not why_not_compacted(headers, [column.name for column in key]):
-            pieces = without_replaced(pieces, key)
-        if pieces:
-            loads.append((table, pieces, headers))
+    """Loads of one source transaction: its rows, and the deletes of its dead letters."""
     deletes = [memoryview(piece) for piece in letter_table.delete_rows(name for row in rows for name in row.ids)]
-    loads.append((DEAD_LETTER_TABLE, deletes, options.load_headers(DEAD_LETTER_TABLE)))
+    letters = load_body(deletes, options.compression_of(DEAD_LETTER_TABLE).value)
     return [
-        (table, load_body(pieces, options.compression_of(table).value), headers) for table, pieces, headers in loads
+        *table_loads(options, rows, keys, unchanged),
+        (DEAD_LETTER_TABLE, letters, options.load_headers(DEAD_LETTER_TABLE)),
     ]
 
 

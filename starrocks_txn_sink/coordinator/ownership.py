@@ -151,27 +151,28 @@ class Ownership:
 
 @dataclass(slots=True)
 class ReplayOwnership(Ownership):
-    """The ownership of a replay of dead letters, which has no positions: a marker in the ledger has its last label."""
+    """The ownership of a replay of dead letters, or of a repair, which has no positions.
+
+    A marker in the ledger, of the name `marker`, has its last label.
+    """
+
+    marker: str = "replayed"
 
     def recover(self, label: str, spans: Sequence[PositionSpan], rng: random.Random) -> Steps[Outcome]:
         """Settle an unknown outcome: end the label for good, and look for its marker; raises Fenced."""
         del spans
         yield from self._end(label, rng)
-        is_written = yield from ledger.retry_until_answered(ledger.ReadMarker(self.job, REPLAYED, label), rng)
+        is_written = yield from ledger.retry_until_answered(ledger.ReadMarker(self.job, self.marker, label), rng)
         return Committed(label, None) if is_written else Aborted(label, _not_committed(label))
 
     def ledger_entries(self, label: str, contents: LabelContents) -> Chunk:
         """The marker of `label`; its commit is then one that the barrier of the next replay waits for."""
         del contents
-        key = ledger.row_id(self.job, ledger.MARKER, REPLAYED)
-        row = {"id": key, "job": self.job, "kind": ledger.MARKER, "name": REPLAYED, "token": label}
+        key = ledger.row_id(self.job, ledger.MARKER, self.marker)
+        row = {"id": key, "job": self.job, "kind": ledger.MARKER, "name": self.marker, "token": label}
         chunk = Chunk("", ledger.LEDGER_TABLE)
         chunk.append(memoryview(b"," + orjson.dumps(row)), 1)
         return chunk
-
-
-REPLAYED = "replayed"
-"""Name of the marker with the label of the last replay."""
 
 
 def _not_committed(label: str) -> CommitFailed:

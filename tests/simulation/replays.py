@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from starrocks_txn_ops.dead_letters import load_rows, replay_coordinator, replay_ownership
+from starrocks_txn_ops.dead_letters import load_rows, replay_ownership
+from starrocks_txn_ops.own_loads import coordinator_of
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.coordinator.coordinator import ChangeTables, NextRound, Order, Pause, RunLanes
 from starrocks_txn_sink.coordinator.ownership import ReplayOwnership
@@ -85,7 +86,7 @@ class Replayer(Node):
             DeadLetterRow((row["id"],), row["table_name"], row["content"], row["load_columns"]) for row in letters
         ]
         options = self._world.options
-        coordinator = replay_coordinator(options, self._names, self._ownership(), self._deadline, self._world.rng)
+        coordinator = coordinator_of(options, self._names, self._ownership(), self._deadline, self._world.rng)
         follow(coordinator.write(), self._carry_out, self._written)
 
     def _ownership(self) -> ReplayOwnership:

@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterator
 from typing import Any
 from unittest.mock import patch
 
-from starrocks_txn_ops import dead_letters as replay_command
+from starrocks_txn_ops import dead_letters as replay_command, own_loads
 from starrocks_txn_sink.coordinator.coordinator import SharedTransactionCoordinator
 from starrocks_txn_sink.coordinator.ownership import LabelContents, Ownership, ReplayOwnership
 from starrocks_txn_sink.coordinator.quarantine import DeadLetter, Part, Quarantine
@@ -52,7 +52,7 @@ def a_replay_leaves_the_dead_letters(put: Any) -> None:
 @bug
 def a_replay_has_no_row_in_the_ledger(put: Any) -> None:
     """Then its commit is none that the barrier of the next replay waits for."""
-    put(replays, "replay_coordinator", lambda *words: _without_entries(replay_command.replay_coordinator(*words)))
+    put(replays, "coordinator_of", lambda *words: _without_entries(own_loads.coordinator_of(*words)))
 
 
 def _without_entries(coordinator: SharedTransactionCoordinator) -> SharedTransactionCoordinator:
