@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import re
+import shutil
 import signal
 import sys
 import textwrap
@@ -92,6 +93,22 @@ def print_lines(lines: Iterable[str]) -> None:
     for line in lines:
         sys.stdout.write(printable(line) + "\n")
         sys.stdout.flush()
+
+
+CLEAR: Final = "\r\x1b[K"
+"""Takes the renewed line of a terminal away."""
+
+
+def renewed(text: str) -> str:
+    """A terminal's line in place of the one before; the width is that of standard output, or COLUMNS."""
+    return f"{CLEAR}{text[: shutil.get_terminal_size().columns - 1]}"
+
+
+def duration(seconds: float) -> str:
+    """A duration as a text."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
 
 
 def wrap_text(lead: str, text: str, indent: int, further: int) -> list[str]:

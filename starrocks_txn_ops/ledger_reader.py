@@ -2,13 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, TypeVar
 
 from starrocks_txn_sink.clock import Deadline
-from starrocks_txn_sink.errors import UnknownJob
+from starrocks_txn_sink.errors import TransportError, UnknownJob
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, identifier
 from starrocks_txn_sink.sql.connection import LeaderConnection
+
+Found = TypeVar("Found")
+
+_FIRST_PAUSE: Final = 0.02
+_LONGEST_PAUSE: Final = 0.5
+"""Seconds: a commit takes a quarter of one or more to become visible, and a look is a question to the leader."""
+
+
+def look_until(look: Callable[[], Found | None], deadline: Deadline) -> Found | None:
+    """Look until there is something, at least once; None at the deadline.
+
+    A look that StarRocks does not answer is repeated, since the leader may change; the last one's error is raised.
+    """
+    pause = _FIRST_PAUSE
+    while True:
+        failure: TransportError | None = None
+        try:
+            found = look()
+        except TransportError as error:
+            failure = error
+        else:
+            if found is not None:
+                return found
+        if deadline.expired():
+            if failure is not None:
+                raise failure
+            return None
+        deadline.clock.sleep(min(pause, deadline.remaining()))
+        pause = min(pause * 1.5, _LONGEST_PAUSE)
 
 
 @dataclass(frozen=True, slots=True)

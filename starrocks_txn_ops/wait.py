@@ -17,7 +17,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from starrocks_txn_ops import command_line
-from starrocks_txn_ops.ledger_reader import LedgerReader
+from starrocks_txn_ops.ledger_reader import LedgerReader, look_until
 from starrocks_txn_ops.positions import COLUMNS, Judgement, Kind, Position, Reached, has_passed, parse
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock, parse_duration
 from starrocks_txn_sink.errors import (
@@ -27,7 +27,6 @@ from starrocks_txn_sink.errors import (
     PositionNotReached,
     PositionOfOtherSource,
     QueryRefused,
-    TransportError,
     UnknownJob,
 )
 from starrocks_txn_sink.options import SinkOptions
@@ -45,8 +44,6 @@ _LETTERS: Final = (
 )
 _LOOK_SECONDS: Final = 10.0
 """For one look: it takes milliseconds, unless the leader changes. So the time limit may be exceeded by this much."""
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
-"""A commit takes a quarter of a second or more to become visible, and a look is a question to the leader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,21 +194,19 @@ class _Waiting:
 
     def run(self, deadline: Deadline) -> VisiblePosition:
         """Look until the position is passed; raises as `wait_for_position`."""
-        pause, look, judgement = _FIRST_PAUSE, None, Judgement(False)
-        while True:
-            try:
-                look = self.ledger.look()
-            except TransportError:  # the leader changes, say
-                if deadline.expired():
-                    raise
-            else:
-                judgement = self._judge(look)
-                if judgement.passed:
-                    return self._answer(look, judgement)
-            if look is not None and deadline.expired():
-                raise self._late(look, judgement)
-            deadline.clock.sleep(min(pause, deadline.remaining()))
-            pause = min(pause * 1.5, _LONGEST_PAUSE)
+        last: tuple[_Look, Judgement] | None = None
+
+        def look() -> VisiblePosition | None:
+            nonlocal last
+            seen = self.ledger.look()
+            last = (seen, self._judge(seen))
+            return self._answer(*last) if last[1].passed else None
+
+        answer = look_until(look, deadline)
+        if answer is None:
+            assert last is not None
+            raise self._late(*last)
+        return answer
 
     def _judge(self, look: _Look) -> Judgement:
         """Judge the position; raises PositionOfOtherSource if another source has followed since the first look."""

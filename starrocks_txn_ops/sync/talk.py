@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import sys
 import tempfile
 import threading
@@ -17,12 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TextIO
 
+from starrocks_txn_ops.command_line import CLEAR, duration, renewed
 from starrocks_txn_sink.telemetry import Event
 
 RENEWED_SECONDS: Final = 1.0
 LINE_SECONDS: Final = 60.0
 _RATE_SECONDS: Final = 10.0  # over which rows are counted for the rate
-_CLEAR: Final = "\r\x1b[K"
 _LAST_CHARACTERS: Final = 4096
 
 
@@ -81,7 +80,7 @@ class Told:
     def sum(self, now: float) -> str:
         """All of the run in one line."""
         seconds = now - self.started
-        text = f"{count_of(self.rows, 'row')} in {count_of(self.commits, 'commit')}, {_duration(seconds)}"
+        text = f"{count_of(self.rows, 'row')} in {count_of(self.commits, 'commit')}, {duration(seconds)}"
         if self.rows:
             text += f", {self.rows / max(seconds, 1.0):,.0f} rows/s"
         return text + (f", {self.dead_lettered:,} rows are dead letters" if self.dead_lettered else "")
@@ -92,14 +91,8 @@ def count_of(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def _duration(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
-
-
 def _ago(seconds: float) -> str:
-    return f"{seconds:.1f} s ago" if seconds < 10 else f"{_duration(seconds)} ago"
+    return f"{seconds:.1f} s ago" if seconds < 10 else f"{duration(seconds)} ago"
 
 
 class Talk:
@@ -121,7 +114,7 @@ class Talk:
     def say(self, text: str) -> None:
         """Print a line of its own."""
         with self._guard, contextlib.suppress(OSError, ValueError):  # nobody may listen any more
-            self._out.write(f"{_CLEAR if self._shown else ''}sync: {text}\n")
+            self._out.write(f"{CLEAR if self._shown else ''}sync: {text}\n")
             self._out.flush()
             self._shown = False
 
@@ -143,7 +136,7 @@ class Talk:
     def write_other(self, text: str) -> None:
         """Write what somebody else prints, in place of the renewed line."""
         with self._guard:
-            self._out.write(f"{_CLEAR if self._shown else ''}{text}")
+            self._out.write(f"{CLEAR if self._shown else ''}{text}")
             self._shown = False
 
     def renew(self) -> None:
@@ -152,8 +145,7 @@ class Talk:
             self.say(self._told.line(self._monotonic()))
             return
         with self._guard, contextlib.suppress(OSError, ValueError):
-            width = shutil.get_terminal_size().columns  # of standard output, or COLUMNS
-            self._out.write(f"{_CLEAR}{self._told.line(self._monotonic())[: width - 1]}")
+            self._out.write(renewed(self._told.line(self._monotonic())))
             self._out.flush()
             self._shown = True
 

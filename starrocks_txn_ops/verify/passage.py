@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from starrocks_txn_ops.ledger_reader import LedgerReader
+from starrocks_txn_ops.ledger_reader import LedgerReader, look_until
 from starrocks_txn_ops.positions import COLUMNS, Judgement, Kind, Position, Reached, has_passed, parse
 from starrocks_txn_ops.verify.sides import Place
 from starrocks_txn_sink.clock import Clock, Deadline
 from starrocks_txn_sink.errors import PositionOfOtherSource
 
-_EVERY: Final = 0.25  # seconds between two looks at the ledger
 _LESS: Final = 2.0  # seconds, once a wait was in vain
 _LOOK_SECONDS: Final = 60.0  # for one look at the ledger
 _IN_LEDGER: Final = (Kind.LSN, Kind.BINLOG)
@@ -39,19 +38,17 @@ class Passage:
     def passed(self, place: Place) -> bool:
         """Wait until the ledger has passed the position, at most `seconds`; `last` says what it lacked.
 
-        Raises PositionOfOtherSource if the job reads another source.
+        Raises PositionOfOtherSource if the job reads another source, and a TransportError at the end of the time.
         """
         positions = [parse(text) for text in place]
         deadline = Deadline.after(min(self.seconds, _LESS) if self.in_vain else self.seconds, self.clock)
-        while True:
+
+        def look() -> Judgement | None:
             self.last = self._judge(positions)
-            if self.last.passed:
-                self.in_vain = False
-                return True
-            if deadline.expired():
-                self.in_vain = True
-                return False
-            self.clock.sleep(_EVERY)
+            return self.last if self.last.passed else None
+
+        self.in_vain = look_until(look, deadline) is None
+        return not self.in_vain
 
     def _judge(self, positions: Sequence[Position]) -> Judgement:
         """By the first form that the ledger knows."""

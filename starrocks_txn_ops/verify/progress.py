@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, TextIO
 
+from starrocks_txn_ops.command_line import CLEAR, duration, renewed
 from starrocks_txn_sink.clock import Clock
 from starrocks_txn_sink.errors import printable
 
@@ -78,7 +79,7 @@ class Progress:
         left = ""
         elapsed = self.clock.monotonic() - self._began
         if 0 < self.rows <= self.total and elapsed > 1.0:
-            left = f", about {_span(elapsed / self.rows * (self.total - self.rows))} left"
+            left = f", about {duration(elapsed / self.rows * (self.total - self.rows))} left"
         again = f", {self.suspects} rows looked at again" if self.suspects else ""
         done = f"{self.ranges} ranges, {min(self.rows, self.total):,} of {self.total:,} rows"
         return f"table {self.number} of {self.tables} ({self.table}): {done}{again}{left}"
@@ -89,15 +90,9 @@ class Progress:
         if now - self._said < (_TERMINAL_SECONDS if terminal else _LOG_SECONDS):
             return
         self._said = now
-        self.out.write(f"\r\x1b[K{printable(self.line)[:150]}" if terminal else f"{printable(self.line)}\n")
+        self.out.write(renewed(printable(self.line)) if terminal else f"{printable(self.line)}\n")
         self.out.flush()
 
     def _clear(self) -> None:
         if self.out.isatty():
-            self.out.write("\r\x1b[K")
-
-
-def _span(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+            self.out.write(CLEAR)

@@ -66,7 +66,8 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_progress_is_one_line_in_a_terminal_and_few_lines_in_a_log() -> None:
+def test_progress_is_one_line_in_a_terminal_and_few_lines_in_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "150")
     clock, terminal, log = ManualClock(), Terminal(), io.StringIO()
     both = [Progress(out, clock, 2, 1_000) for out in (terminal, log)]
     for progress in both:
