@@ -1,4 +1,4 @@
-"""`starrocks-txn-sink verify FILE`: compares each table that `sync` writes with its source, at one position."""
+"""`starrocks-txn-sink verify FILE`: compares each table that `sync` writes with its source, and repairs it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ import argparse
 import json
 import re
 import sys
+from collections.abc import Sequence
+from typing import Final
 
 from starrocks_txn_ops import command_line
 from starrocks_txn_ops.sync.settings import read_sync
 from starrocks_txn_ops.verify.progress import Progress
 from starrocks_txn_ops.verify.rules.report import document, lines
-from starrocks_txn_ops.verify.run import Limits, verify
+from starrocks_txn_ops.verify.run import Limits, Mending, verify
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options.table_rules import groups_of
+
+_MOST_HELD: Final = 600
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,19 +43,58 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="the longest wait for the job to pass a position (default %(default)g)",
     )
+    parser.add_argument(
+        "--repair", action="store_true", help="write what is missing or different, delete what is extra; shows it first"
+    )
+    parser.add_argument("--yes", action="store_true", help="repair without asking; without a terminal it is needed")
+    parser.add_argument(
+        "--hold",
+        type=int,
+        default=60,
+        metavar="SECONDS",
+        help="the longest time that the job waits for a repair (default %(default)g)",
+    )
     command_line.add_shared_arguments(parser, json={})
 
 
 def run(args: argparse.Namespace) -> int:
-    """0: all tables are equal; 1: one is different; 2: one could not be compared, or an error."""
+    """0: all tables are equal, or repaired; 1: one is different; 2: one could not be compared, or an error."""
     for pattern in args.table:
         groups_of(pattern, option="--table")
     pattern = "|".join(f"(?:{pattern})" for pattern in args.table) or None
     limits = Limits(share_of(args.sample), max(0, args.rows_per_second), max(0, args.keys), max(0.0, args.wait))
+    if not 1 <= args.hold <= _MOST_HELD:
+        raise OptionError(f"--hold is {args.hold}.", hint=f"Give 1 to {_MOST_HELD} seconds.")
+    if args.yes and not args.repair:
+        raise OptionError("--yes agrees to a repair, and --repair is missing.", hint="Add --repair, or leave it out.")
     clock = SystemClock()
-    report = verify(read_sync(args.file), pattern, limits, clock, Progress(sys.stderr, clock))
+    progress = Progress(sys.stderr, clock)
+
+    def agreed(plan: Sequence[str]) -> bool:
+        return _agreed(plan, progress, yes=args.yes)
+
+    mending = Mending(args.hold, agreed) if args.repair else None
+    report = verify(read_sync(args.file), pattern, limits, clock, progress, mending)
     command_line.print_lines([json.dumps(document(report))] if args.json else lines(report))
     return report.exit_code
+
+
+def _agreed(plan: Sequence[str], progress: Progress, *, yes: bool) -> bool:
+    """Show the plan; whether it is to be carried out."""
+    progress.says("The repair:")
+    for line in plan:
+        progress.says(f"  {line}")
+    if yes:
+        return True
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        progress.says("Nothing is written: --yes agrees to it where nobody can be asked.")
+        return False
+    sys.stderr.write("Write it? The job waits meanwhile, and goes on by itself. [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() in ("y", "yes"):
+        return True
+    progress.says("Nothing is written.")
+    return False
 
 
 def share_of(text: str) -> float:

@@ -12,6 +12,7 @@ from starrocks_txn_ops.verify.rules.core import Judge, Row
 from starrocks_txn_ops.verify.rules.pairs import POSTGRESQL, NotComparable, Pair, masked, pair_of, quoted
 from starrocks_txn_ops.verify.rules.sameness import exactly
 from starrocks_txn_ops.verify.rules.statements import STARROCKS, Branch, Questions
+from starrocks_txn_ops.verify.rules.writing import Shape
 from starrocks_txn_sink.options.sink_options import is_own_table
 from starrocks_txn_sink.options.table_rules import DELETED, SOURCE_TABLE, RuleSet, RulesOfTable
 from starrocks_txn_sink.protocol.ledger import identifier, quote
@@ -39,7 +40,8 @@ class Mapped:
 class Comparison:
     """Source and StarRocks side of a comparison; `lacks` are columns that StarRocks' table should have.
 
-    `notes` say what is not compared. With `part` it is the part of a table that a source's table fills.
+    `notes` say what is not compared. With `part` it is the part of a table that a source's table fills. `shape` says
+    how a repair writes its rows.
     """
 
     table: str
@@ -47,6 +49,7 @@ class Comparison:
     source: Questions
     target: Questions
     judge: Judge
+    shape: Shape
     notes: tuple[str, ...] = ()
     lacks: tuple[str, ...] = ()
     part: bool = False
@@ -167,7 +170,16 @@ class _Builder:
         if self.rules.deletes == "ignore":
             self.notes.append("rows that the source has deleted stay, by the rule")
         notes, lacks = tuple(dict.fromkeys(self.notes)), tuple(dict.fromkeys(self.lacks))
-        return Comparison(self.rules.table, names, source_side, target_side, judge, notes, lacks, apart)
+        shape = Shape(
+            self.rules.table,
+            self.columns,
+            first.keys,
+            first.values,
+            {SOURCE_TABLE: sources[0].collection} if apart else {},
+            keyed=any(column.key for column in self.columns.values()),
+            marks=self.rules.marks,
+        )
+        return Comparison(self.rules.table, names, source_side, target_side, judge, shape, notes, lacks, apart)
 
     def _conditions(self, sources: Sequence[DescribedTable], apart: bool) -> Iterator[str]:
         """What rows of StarRocks' table are compared."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -14,13 +14,15 @@ from starrocks_txn_ops.sync.settings import Sync
 from starrocks_txn_ops.sync.source_database import SourceDatabase
 from starrocks_txn_ops.sync.transactions import needs_transactions
 from starrocks_txn_ops.verify import mapping
+from starrocks_txn_ops.verify.held import Holder
 from starrocks_txn_ops.verify.mapping import Comparison, Mapped, Unmatched
 from starrocks_txn_ops.verify.passage import Passage
 from starrocks_txn_ops.verify.progress import Pace, Progress
+from starrocks_txn_ops.verify.repair import Repair, works_of
 from starrocks_txn_ops.verify.rules import core
 from starrocks_txn_ops.verify.rules.core import Key, KeyRange, Look, Verdict
 from starrocks_txn_ops.verify.rules.pairs import MYSQL, POSTGRESQL
-from starrocks_txn_ops.verify.rules.report import Report, TableReport
+from starrocks_txn_ops.verify.rules.report import Report, TableReport, plan_of
 from starrocks_txn_ops.verify.rules.statements import Statement
 from starrocks_txn_ops.verify.sides import Side, Source, open_source
 from starrocks_txn_sink.clock import Clock, Deadline
@@ -29,6 +31,7 @@ from starrocks_txn_sink.options.table_rules import SOURCE_TABLE
 from starrocks_txn_sink.protocol.ledger import identifier, quote
 from starrocks_txn_sink.rows.target import TargetColumn
 from starrocks_txn_sink.sink.typed.tables import table_columns
+from starrocks_txn_sink.sink.typed.terms import with_decoding
 from starrocks_txn_sink.sql.connection import LeaderConnection
 
 _STATEMENT_SECONDS: Final = 3_600.0
@@ -53,8 +56,25 @@ class Limits:
     seconds: float = 300.0
 
 
-def verify(sync: Sync, pattern: str | None, limits: Limits, clock: Clock, progress: Progress) -> Report:
+@dataclass(frozen=True, slots=True)
+class Mending:
+    """A repair of what is different, if `agreed` says so to the plan; it holds the job for `seconds` at most."""
+
+    seconds: int
+    agreed: Callable[[Sequence[str]], bool]
+
+
+def verify(
+    sync: Sync,
+    pattern: str | None,
+    limits: Limits,
+    clock: Clock,
+    progress: Progress,
+    mending: Mending | None = None,
+) -> Report:
     """Compare the tables of a file; `pattern` is for names of the source's tables or of StarRocks'.
+
+    With `mending` what is different is repaired.
 
     Raises OptionError for a file without its source, InputError where there is nothing to compare, and the errors of
     both databases.
@@ -79,7 +99,8 @@ def verify(sync: Sync, pattern: str | None, limits: Limits, clock: Clock, progre
         seconds = limits.seconds if numbered else 0.0  # a ledger of offsets never says it
         passage = Passage(reader, str(job), connector, seconds, clock, numbered)
         run = _Run(sync, place.postgresql, source, leader, passage, limits, clock, progress)
-        return run.report(chosen, left_out)
+        report = run.report(chosen, left_out)
+        return report if mending is None else run.mended(report, mending)
 
 
 def source_of(sync: Sync) -> tuple[SourceDatabase, str]:
@@ -105,6 +126,7 @@ class _Run:
     clock: Clock
     progress: Progress
     pace: Pace = field(init=False)
+    comparisons: dict[int, Comparison] = field(default_factory=dict)  # by the number of their report
 
     def __post_init__(self) -> None:
         self.pace = Pace(self.limits.rows_a_second, self.clock)
@@ -128,11 +150,42 @@ class _Run:
             if isinstance(plan, TableReport):
                 found.append(plan)
                 continue
-            found += [self._compared(comparison, counts[id(comparison)]) for comparison in plan]
+            for comparison in plan:
+                self.comparisons[len(found)] = comparison
+                found.append(self._compared(comparison, counts[id(comparison)]))
             if plan[0].part:
                 found += self._strangers(table)
         self.progress.end()
         return Report(position, passed, lacks, found, left_out, self.limits.share)
+
+    def mended(self, report: Report, mending: Mending) -> Report:
+        """The report after a repair, if it is agreed to; the snapshot of the source ends before somebody is asked."""
+        self.source.end_snapshot()
+        different = [
+            (number, comparison, report.tables[number])
+            for number, comparison in self.comparisons.items()
+            if report.tables[number].verdict.different
+        ]
+        if not different:
+            return report
+        plans = [plan_of(table, keyed=comparison.shape.keyed) for _, comparison, table in different]
+        if not mending.agreed(plans):
+            return report
+        options = with_decoding(self.sync.options, self.sync.assembly.encoding)
+        works = [
+            *works_of(
+                ((its.judge, its.shape, its.source, its.target, table.verdict.found) for _, its, table in different),
+                options,
+                self.source.now,
+                self._ask_target,
+            )
+        ]
+        holder = Holder(options, self.leader, mending.seconds, self.clock)
+        Repair(works, self.source, self.passage, holder, self.progress, self.clock).run()
+        tables = [*report.tables]
+        for work, (number, _, table) in zip(works, different, strict=True):
+            tables[number] = replace(table, mended=work.mended)
+        return replace(report, tables=tables)
 
     def _plan(self, table: Mapped) -> list[Comparison] | TableReport:
         """The comparisons for a table, or a report that says why there is none."""

@@ -92,8 +92,11 @@ def _text(value: Any) -> str | None:
 class Source:
     """The source: a snapshot that stands still (`snapshot`), and its rows as they are now (`now`)."""
 
-    def __init__(self, snapshot: Ask, now: Ask, position: Place, place: Callable[[], Place]) -> None:
+    def __init__(
+        self, snapshot: Ask, now: Ask, position: Place, place: Callable[[], Place], end_snapshot: Callable[[], None]
+    ) -> None:
         self.snapshot = snapshot
+        self.end_snapshot = end_snapshot
         self.now = now
         self.position = position
         self.place = place
@@ -127,7 +130,10 @@ def _postgresql(place: SourceDatabase, password: str) -> Iterator[Source]:
         def asking(connection: Any) -> Ask:
             return lambda statement: list(connection.execute(statement[0].encode(), statement[1]).fetchall())
 
-        yield Source(asking(still), asking(moving), position, lambda: (str(moving.execute(_LSN).fetchone()[0]),))
+        def place_now() -> Place:
+            return (str(moving.execute(_LSN).fetchone()[0]),)
+
+        yield Source(asking(still), asking(moving), position, place_now, still.rollback)
 
 
 @contextlib.contextmanager
@@ -154,7 +160,7 @@ def _mysql(place: SourceDatabase, password: str) -> Iterator[Source]:
         ask_still, ask_now = asking(still), asking(moving)
         ask_still(("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", ()))
         ask_still(("START TRANSACTION WITH CONSISTENT SNAPSHOT", ()))
-        yield Source(ask_still, ask_now, _binlog(ask_still), lambda: _binlog(ask_now))
+        yield Source(ask_still, ask_now, _binlog(ask_still), lambda: _binlog(ask_now), still.rollback)
 
 
 def _binlog(ask: Ask) -> Place:

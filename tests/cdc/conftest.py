@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from starrocks_txn_ops import cli
+from starrocks_txn_sink.protocol.ledger import create_table
 from tests.cdc.mariadb import MariaDB, NoMariaDB
 from tests.cdc.postgres import NoPostgres, Postgres
+from tests.cdc.verifying import AHEAD, Verify
 from tests.kafka.conftest import starrocks, warehouse
+from tests.support.query_port import query
+from tests.support.servers import Server
 
 __all__ = ["starrocks", "warehouse"]
+
+Shown = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(scope="module")
@@ -35,3 +45,44 @@ def mariadb(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     with server:
         server.sql(*request.module.MARIADB)
         yield server
+
+
+@pytest.fixture
+def verify(server: Server, tmp_path: Path, capsys: Shown) -> Verify:
+    """Verify by a file with these rules and routes; the ledger is at `position`."""
+    query(server, create_table("shop"))
+
+    def run(url: str, more: str, *words: str, position: int = AHEAD) -> Any:
+        ledger = "shop._starrocks_txn_sink_ledger"
+        query(server, f"DELETE FROM {ledger} WHERE id = 'x'")
+        query(
+            server,
+            f"INSERT INTO {ledger} (id, job, kind, name, position) VALUES ('x', 'j', 'position', 'shop', {position})",
+        )
+        file = tmp_path / "shop.toml"
+        file.write_text(
+            f"""
+[source]
+brokers = "b:9092"
+topics = 'shop\\.((public|shop)\\..*|transaction)'
+database = "{url}"
+[target]
+load_url = "{server.load_url}"
+query_url = "mysql://127.0.0.1:{server.query_port}"
+database = "shop"
+job = "j"
+{more}
+[query]
+checkpoint = "c"
+""",
+            encoding="utf-8",
+        )
+        capsys.readouterr()
+        code = cli.main(["verify", str(file), "--json", "--wait", "0.1", *words])
+        printed = capsys.readouterr()
+        if not printed.out:
+            return code, {}, {"error": printed.err}
+        report = json.loads(printed.out)
+        return code, {table["sources"][0]: table for table in report["tables"]}, report
+
+    return run

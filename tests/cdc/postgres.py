@@ -40,6 +40,10 @@ class Postgres(RunningServer):
             free.bind(("127.0.0.1", 0))
             self.port: int = free.getsockname()[1]
 
+    @property
+    def url(self) -> str:
+        return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
+
     def start(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="postgres-"))
         if self._user is not None:

@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from starrocks_txn_ops import cli
 from starrocks_txn_ops.verify.rules import core
-from starrocks_txn_sink.protocol.ledger import create_table
 from tests.cdc.mariadb import MariaDB
 from tests.cdc.postgres import Postgres
+from tests.cdc.verifying import Verify
 from tests.support.query_port import query
 from tests.support.servers import Server
 
-Shown = pytest.CaptureFixture[str]
-Verify = Callable[..., tuple[int, dict[str, dict[str, Any]], dict[str, Any]]]
-
-AHEAD = 9_000_000_000_000_000_000
-"""A position of the ledger that is beyond each of the source's."""
 POSTGRES = """
 CREATE TABLE orders (id BIGINT PRIMARY KEY, email TEXT, phone TEXT, price NUMERIC(10,2), note TEXT);
 CREATE TABLE part_1 (id INT PRIMARY KEY, n INT);
@@ -33,51 +24,6 @@ CREATE TABLE keyless (n INT);
 CREATE TABLE days (day DATE, at TIMESTAMP, n INT, PRIMARY KEY (at, day));
 """
 MARIADB = ("CREATE DATABASE shop",)
-
-
-@pytest.fixture
-def verify(server: Server, tmp_path: Path, capsys: Shown) -> Verify:
-    """Verify by a file with these rules and routes; the ledger is at `position`."""
-    query(server, create_table("shop"))
-
-    def run(url: str, more: str, *words: str, position: int = AHEAD) -> Any:
-        ledger = "shop._starrocks_txn_sink_ledger"
-        query(server, f"DELETE FROM {ledger} WHERE id = 'x'")
-        query(
-            server,
-            f"INSERT INTO {ledger} (id, job, kind, name, position) VALUES ('x', 'j', 'position', 'shop', {position})",
-        )
-        file = tmp_path / "shop.toml"
-        file.write_text(
-            f"""
-[source]
-brokers = "b:9092"
-topics = 'shop\\.((public|shop)\\..*|transaction)'
-database = "{url}"
-[target]
-load_url = "http://127.0.0.1:1"
-query_url = "mysql://127.0.0.1:{server.query_port}"
-database = "shop"
-job = "j"
-{more}
-[query]
-checkpoint = "c"
-""",
-            encoding="utf-8",
-        )
-        capsys.readouterr()
-        code = cli.main(["verify", str(file), "--json", "--wait", "0.1", *words])
-        printed = capsys.readouterr()
-        if not printed.out:
-            return code, {}, {"error": printed.err}
-        report = json.loads(printed.out)
-        return code, {table["sources"][0]: table for table in report["tables"]}, report
-
-    return run
-
-
-def url_of(postgres: Postgres) -> str:
-    return f"postgresql://postgres@127.0.0.1:{postgres.port}/postgres"
 
 
 RULES = """
@@ -108,13 +54,13 @@ def test_what_the_rules_make_is_compared(
         " (2, NULL, NULL, NULL, NULL), (3, 'x', 'y', 1, true)",
     )
     words = ("--table", "orders")
-    code, tables, report = verify(url_of(postgres), RULES, *words)
+    code, tables, report = verify(postgres.url, RULES, *words)
     assert code == 0, json.dumps(report)
     assert (tables["public.orders"]["source_rows"], tables["public.orders"]["target_rows"]) == (2, 2)
     query(server, "UPDATE shop.orders SET mail = 'other' WHERE id = 1")
     query(server, "UPDATE shop.orders SET _deleted = true WHERE id = 2")
     query(server, "UPDATE shop.orders SET _deleted = false WHERE id = 3")
-    code, tables, report = verify(url_of(postgres), RULES, *words)
+    code, tables, report = verify(postgres.url, RULES, *words)
     assert code == 1
     assert tables["public.orders"]["keys"] == {"different": [["1"]], "missing": [["2"]], "extra": [["3"]]}
     assert "other" not in str(report)
@@ -141,12 +87,12 @@ def test_rows_of_another_shard_are_extra(server: Server, postgres: Postgres, ver
         server,
         "INSERT INTO shop.parts VALUES ('public.part_1', 1, 1), ('public.part_2', 1, 2), ('public.part_2', 2, 2)",
     )
-    code, tables, report = verify(url_of(postgres), PARTS)
+    code, tables, report = verify(postgres.url, PARTS)
     assert code == 0, json.dumps(report)
     assert [*tables] == ["public.part_1", "public.part_2"]
     assert {name for name, why in report["left_out"].items() if why == "no route has it"} >= {"public.orders"}
     query(server, "INSERT INTO shop.parts VALUES ('public.part_1', 2, 2), ('other.part_1', 1, 1)")
-    code, tables, report = verify(url_of(postgres), PARTS)
+    code, tables, report = verify(postgres.url, PARTS)
     assert code == 1
     assert tables["public.part_1"]["keys"] == {"extra": [["2"]]}
     assert tables["public.part_2"]["status"] == "equal"
@@ -187,20 +133,20 @@ def test_keys_of_several_kinds_in_ranges_and_without(
     for table, texts in values:
         query(server, f"INSERT INTO shop.{table} VALUES {', '.join(texts)}")
     words = ("--table", "ids|tenants|days")
-    code, tables, report = verify(url_of(postgres), "", *words)
+    code, tables, report = verify(postgres.url, "", *words)
     assert code == 0, json.dumps(report)
     assert len(tables) == 3
     query(server, f"DELETE FROM shop.ids WHERE id = '{ids[3]}'")
     query(server, "UPDATE shop.tenants SET n = -1 WHERE tenant = 2 AND name = 'é99'")
     query(server, "INSERT INTO shop.tenants VALUES (1, 'É99', 1), (-7, 'z', 1)")
     query(server, "UPDATE shop.days SET n = -1 WHERE at = '2024-02-29 00:00:00.250000'")
-    code, tables, report = verify(url_of(postgres), "", *words)
+    code, tables, report = verify(postgres.url, "", *words)
     assert code == 1
     assert tables["public.ids"]["keys"] == {"missing": [[ids[3]]]}
     found = {kind: sorted(keys) for kind, keys in tables["public.tenants"]["keys"].items()}
     assert found == {"different": [["2", "é99"]], "extra": [["-7", "z"], ["1", "É99"]]}
     assert tables["public.days"]["keys"] == {"different": [["2024-02-29 00:00:00.25", "2024-02-29"]]}
-    part = verify(url_of(postgres), "", *words, "--sample", "20%")[1]
+    part = verify(postgres.url, "", *words, "--sample", "20%")[1]
     assert sum(table["missing"] + table["different"] + table["extra"] for table in part.values()) < 5
 
 
@@ -211,21 +157,21 @@ def test_without_the_position_equal_is_proven_and_a_difference_is_not(
     monkeypatch.setattr(core, "LOOKS", 2)
     postgres.sql("TRUNCATE tenants; INSERT INTO tenants VALUES (1, 'a', 1)")
     query(server, "INSERT INTO shop.tenants VALUES (1, 'a', 1)")
-    code, _, report = verify(url_of(postgres), "", "--table", "tenants", position=1)
+    code, _, report = verify(postgres.url, "", "--table", "tenants", position=1)
     assert (code, report["passed"]) == (0, False)
     query(server, "UPDATE shop.tenants SET n = 2 WHERE tenant = 1")
-    code, tables, _ = verify(url_of(postgres), "", "--table", "tenants", position=1)
+    code, tables, _ = verify(postgres.url, "", "--table", "tenants", position=1)
     assert code == 2
     assert tables["public.tenants"]["unsettled_keys"] == [["1", "a"]]
 
 
 @pytest.mark.emulator("CREATE TABLE shop.keyless (n INT) DUPLICATE KEY (n) DISTRIBUTED BY HASH (n)")
 def test_what_cannot_be_compared_is_said(postgres: Postgres, verify: Verify) -> None:
-    code, tables, _ = verify(url_of(postgres), "", "--table", "keyless|orders")
+    code, tables, _ = verify(postgres.url, "", "--table", "keyless|orders")
     assert code == 2
     assert tables["public.keyless"]["reason"] == "its source has no key by which rows are found"
     assert tables["public.orders"]["reason"] == "StarRocks has no table orders"
-    code, _, report = verify(url_of(postgres), "", "--table", "nothing")
+    code, _, report = verify(postgres.url, "", "--table", "nothing")
     assert code == 2
     assert "No table of the source" in report["error"]
     code, _, report = verify("postgresql://postgres:secret@127.0.0.1/shop", "")

@@ -111,7 +111,7 @@ class Judge:
 
 @dataclass(slots=True)
 class Verdict:
-    """What a table's comparison has found; of each kind the first `shown` keys. `uncertain` may be equal."""
+    """What a table's comparison has found; of each kind the first `shown` keys, and in `found` all that are counted."""
 
     shown: int
     counts: Counter[str] = field(default_factory=Counter)
@@ -119,6 +119,7 @@ class Verdict:
     unsettled: int = 0
     unsettled_keys: list[Key] = field(default_factory=list)
     uncounted: int = 0
+    found: list[Key] = field(default_factory=list)
 
     @property
     def different(self) -> int:
@@ -128,6 +129,7 @@ class Verdict:
     def proven(self, kind: str, key: Key) -> None:
         """Count a difference of this kind (MISSING, EXTRA, DIFFERENT), and keep the key if there is room."""
         self.counts[kind] += 1
+        self.found.append(key)
         named = self.keys.setdefault(kind, [])
         if len(named) < self.shown:
             named.append(key)

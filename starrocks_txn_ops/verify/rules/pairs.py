@@ -31,7 +31,8 @@ class Pair:
     client. `long`: a text of any length, of which a checksum takes the digest. `spans`: values have the same order in
     both databases, so ranges may be cut by it. `key`: the texts are equal where values are, so rows are found by it;
     `parameter` makes the source's value of the text for a statement, `number` says it is a whole number.
-    `null` says of which texts of the source StarRocks has NULL.
+    `null` says of which texts of the source StarRocks has NULL. `kind` is what the source's values are, `made` what a
+    mask makes of a text in the client; by both a repair writes the value (`writing`). `hexadecimal`: a text of bytes.
     """
 
     name: str
@@ -46,6 +47,9 @@ class Pair:
     parameter: Callable[[str], Any] = str
     null: Callable[[str], bool] = lambda _: False
     plain: Callable[[str], str] = str
+    kind: str = "text"
+    made: Callable[[str], str] = str
+    hexadecimal: bool = False
 
     def agree(self, source: str | None, target: str | None) -> bool:
         """Whether two texts are one value; None is NULL."""
@@ -84,7 +88,15 @@ def pair_of(
     pair = _paired(database, source, quote(target), kind, hexadecimal)
     if pair is None:
         raise NotComparable(f"{source_type} in a {kind} has no text in common")
-    return replace(pair, name=target)
+    return replace(pair, name=target, kind=_written_as(database, source.name, source_type), hexadecimal=hexadecimal)
+
+
+def _written_as(database: str, kind: str, source_type: str) -> str:
+    """The kind of a source's values, where the connector writes those of a type in another way."""
+    if source_type.startswith("bytea["):
+        return "byte list"
+    in_zone = source_type.endswith("with time zone") if database == POSTGRESQL else source_type.startswith("timestamp")
+    return f"zoned {kind}" if in_zone and kind in ("time", "timestamp") and "out time zone" not in source_type else kind
 
 
 def masked(mask: Mask, database: str, source_type: str, name: str, target: str) -> Pair:
@@ -100,7 +112,7 @@ def masked(mask: Mask, database: str, source_type: str, name: str, target: str) 
     if mask.kind is MaskKind.TRUNCATE:
         return replace(plain, source=f"LEFT({source.text}, {mask.count})")
     # The salt stays here: in a statement it would be in the source's logs.
-    return replace(plain, same=sameness.hashed(mask.text), summed=False)
+    return replace(plain, same=sameness.hashed(mask.text), summed=False, made=sameness.hashing(mask.text))
 
 
 def _literal(text: str, database: str) -> str:

@@ -9,12 +9,29 @@ from typing import Any, Final
 from starrocks_txn_ops.verify.rules.core import DIFFERENT, EXTRA, MISSING, Key, Verdict
 
 EQUAL, UNEQUAL, UNSETTLED, NOT_COMPARED, SKIPPED = "equal", "different", "unsettled", "not compared", "skipped"
+REPAIRED: Final = "repaired"
 _KINDS: Final = (MISSING, EXTRA, DIFFERENT)
 
 
 @dataclass(frozen=True, slots=True)
+class Mended:
+    """What a repair has done with a table's keys that were found different.
+
+    They are equal now, but those that are `left`: of each reason how many. `labels` are the StarRocks transactions.
+    """
+
+    written: int = 0
+    deleted: int = 0
+    left: Mapping[str, int] = field(default_factory=dict)
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class TableReport:
-    """A table's result. `reason` says why it was not compared, `lacks` has columns that StarRocks' table lacks."""
+    """A table's result. `reason` says why it was not compared, `lacks` has columns that StarRocks' table lacks.
+
+    `mended`: what a repair has done with the rows that are different.
+    """
 
     table: str
     sources: tuple[str, ...]
@@ -25,10 +42,13 @@ class TableReport:
     notes: tuple[str, ...] = ()
     reason: str = ""
     skipped: bool = False
+    mended: Mended | None = None
 
     @property
     def status(self) -> str:
-        """EQUAL, UNEQUAL, UNSETTLED, NOT_COMPARED or SKIPPED; what is proven to differ outweighs all else."""
+        """EQUAL, REPAIRED, UNEQUAL, UNSETTLED, NOT_COMPARED or SKIPPED; what is proven to differ outweighs all else."""
+        if self.mended is not None and not (self.mended.left or self.lacks or self.verdict.uncounted):
+            return UNSETTLED if self.verdict.unsettled else REPAIRED
         if self.verdict.different or self.lacks:
             return UNEQUAL
         if self.skipped:
@@ -52,10 +72,10 @@ class Report:
     @property
     def exit_code(self) -> int:
         """0: all equal; 1: something is different; 2: something could not be compared, or settled."""
-        found = {table.status for table in self.tables}
+        found = {table.status for table in self.tables} - {REPAIRED}
         if UNEQUAL in found:
             return 1
-        return 2 if found & {UNSETTLED, NOT_COMPARED} or found <= {SKIPPED} else 0
+        return 2 if found & {UNSETTLED, NOT_COMPARED} or found == {SKIPPED} or not self.tables else 0
 
 
 def document(report: Report) -> dict[str, Any]:
@@ -88,7 +108,13 @@ def _table_document(table: TableReport) -> dict[str, Any]:
         "keys": {kind: [[*key] for key in keys] for kind, keys in verdict.keys.items()},
         "unsettled_keys": [[*key] for key in verdict.unsettled_keys],
         "notes": [*table.notes],
+        "repair": None if table.mended is None else _mended_document(table.mended),
     }
+
+
+def _mended_document(mended: Mended) -> dict[str, Any]:
+    left = {reason: count for reason, count in mended.left.items() if count}
+    return {"written": mended.written, "deleted": mended.deleted, "left": left, "labels": [*mended.labels]}
 
 
 def lines(report: Report) -> Iterator[str]:
@@ -117,12 +143,33 @@ def _table_lines(table: TableReport) -> Iterator[str]:
     for kind in _KINDS:
         if verdict.keys.get(kind):
             yield f"  {kind}: {_keys(table.key, verdict.keys[kind], verdict.counts[kind])}"
+    if table.mended is not None:
+        yield from _mended_lines(table.mended)
     if table.lacks:
         yield f"  columns that the table lacks: {', '.join(table.lacks)}"
     if verdict.unsettled:
         keys = _keys(table.key, verdict.unsettled_keys, verdict.unsettled)
         yield f"  unsettled {verdict.unsettled}, which look different, and are not proven to be: {keys}"
     yield from (f"  {note}" for note in table.notes)
+
+
+def _mended_lines(mended: Mended) -> Iterator[str]:
+    if mended.labels:
+        labels = ", ".join(mended.labels)
+        yield f"  repaired: {mended.written} rows written, {mended.deleted} deleted (label {labels})"
+    yield from (f"  not repaired: {count}, {reason}" for reason, count in mended.left.items())
+
+
+def plan_of(table: TableReport, *, keyed: bool) -> str:
+    """What a repair would do with a table, in one line; "" where there is nothing to do."""
+    counts = table.verdict.counts
+    if not table.verdict.different:
+        return ""
+    title = f"{', '.join(table.sources)} -> {table.table}"
+    if not keyed:
+        number = table.verdict.different
+        return f"{title}: write the rows of {number} keys anew, in place of those there (no primary key: not atomic)"
+    return f"{title}: write {counts[MISSING] + counts[DIFFERENT]} rows, delete {counts[EXTRA]}"
 
 
 def _keys(names: Sequence[str], keys: Sequence[Key], of: int) -> str:
@@ -137,4 +184,4 @@ def _summary(report: Report) -> str:
     return f"{verdict} at {report.position}: {words or 'no table'}"
 
 
-_ALL: Final = (EQUAL, UNEQUAL, UNSETTLED, NOT_COMPARED, SKIPPED)
+_ALL: Final = (EQUAL, REPAIRED, UNEQUAL, UNSETTLED, NOT_COMPARED, SKIPPED)

@@ -24,7 +24,7 @@ _MONTH: Final = 2_629_800_000_000  # Debezium's month of 30.4375 days, in micros
 _INTERVAL: Final = re.compile(
     r"(-)?P(?:(-?\d+)Y)?(?:(-?\d+)M)?(?:(-?\d+)D)?(?:T(?:(-?\d+)H)?(?:(-?\d+)M)?(?:(-?[\d.]+)S)?)?"
 )
-_POINT: Final = re.compile(r"(?:POINT)?\s*\(\s*([^\s,]+)[\s,]+([^\s)]+)\s*\)", re.IGNORECASE)
+POINT: Final = re.compile(r"(?:POINT)?\s*\(\s*([^\s,]+)[\s,]+([^\s)]+)\s*\)", re.IGNORECASE)
 _FRACTION: Final = re.compile(r"\.(\d*?)0*$")
 _NO_DAY: Final = ("0000-00-00", "0000-00-00 00:00:00")
 _EPOCH: Final = ("1970-01-01", "1970-01-01 00:00:00")
@@ -127,13 +127,14 @@ def bytes_of_text(source: str, target: str) -> bool:
 
 def as_intervals(source: str, target: str) -> bool:
     """PostgreSQL's interval (ISO 8601), and the microseconds or the text that Debezium makes of it."""
-    size = _microseconds(source)
+    size = microseconds(source)
     if re.fullmatch(r"-?\d+", target):
         return size == int(target)
-    return size is not None and size == _microseconds(target)
+    return size is not None and size == microseconds(target)
 
 
-def _microseconds(text: str) -> int | None:
+def microseconds(text: str) -> int | None:
+    """The size of an interval (ISO 8601) as Debezium counts it; None for a text that is none."""
     match = _INTERVAL.fullmatch(text)
     if match is None:
         return None
@@ -145,7 +146,7 @@ def _microseconds(text: str) -> int | None:
 
 def as_points(source: str, target: str) -> bool:
     """A point as a database writes it, and Debezium's document of it."""
-    match = _POINT.fullmatch(source.strip())
+    match = POINT.fullmatch(source.strip())
     try:
         document = json.loads(target)
         return match is not None and (float(match[1]), float(match[2])) == (float(document["x"]), float(document["y"]))
@@ -208,10 +209,13 @@ def _same_element(one: str, other: str) -> bool:
 
 
 @lru_cache(maxsize=64)
+def hashing(salt: str) -> Callable[[str], str]:
+    """The mask sha256: what it makes of a value of the source."""
+    return lambda source: hashlib.sha256((salt + source).encode()).hexdigest()
+
+
+@lru_cache(maxsize=64)
 def hashed(salt: str) -> Same:
-    """The mask sha256: the source's value under it is the text in StarRocks."""
-
-    def same(source: str, target: str) -> bool:
-        return hashlib.sha256((salt + source).encode()).hexdigest() == target
-
-    return same
+    """Whether a text in StarRocks is the source's value under the mask sha256."""
+    made = hashing(salt)
+    return lambda source, target: made(source) == target

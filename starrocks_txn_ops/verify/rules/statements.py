@@ -39,12 +39,13 @@ class Branch:
 class Questions:
     """The statements for one side (POSTGRESQL, MYSQL, STARROCKS) of a comparison; several branches are one table.
 
-    `share` below 1 asks for that part of the keys, the same part on both sides.
+    `share` below 1 asks for that part of the keys, the same part on both sides. `whole` shows long texts, not digests.
     """
 
     dialect: str
     branches: tuple[Branch, ...]
     share: float = 1.0
+    whole: bool = False
     _relation: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -107,6 +108,17 @@ class Questions:
         where = self._is_one_of(len(keys))
         return f"SELECT {names} FROM {self._relation} WHERE {where}", tuple(parameters)
 
+    def deletes(self, keys: Sequence[Key]) -> list[Statement]:
+        """The deletes of all rows of some keys, for StarRocks, whose DELETE takes no other form for several columns."""
+        (branch,) = self.branches
+        more = f" AND {branch.where}" if branch.where else ""
+        parameters = [tuple(map(self._parameter, self.keys, key)) for key in keys]
+        if len(self.keys) == 1:
+            where = f"{branch.raw[0]} IN ({', '.join(['%s'] * len(keys))})"
+            return [(f"DELETE FROM {branch.table} WHERE {where}{more}", tuple(value for (value,) in parameters))]
+        where = " AND ".join(f"{column} = %s" for column in branch.raw)
+        return [(f"DELETE FROM {branch.table} WHERE {where}{more}", values) for values in parameters]
+
     # --- parts ---
 
     def _is_one_of(self, count: int) -> str:
@@ -154,7 +166,7 @@ class Questions:
     def _shown(self, pair: Pair) -> str:
         """What is fetched of a value: of a long text that needs no judge the MD5."""
         text = self._text(pair)
-        return self._md5(text) if _digested(pair) else text
+        return self._md5(text) if _digested(pair) and not self.whole else text
 
     def _mark(self) -> str:
         parts = [f"coalesce(k{number}, '-')" for number in range(len(self.keys))]

@@ -1,0 +1,209 @@
+"""`verify --repair`: writes the source's rows in place of those that are proven to differ, in order with the job.
+
+1. The rows of the keys are read at the source, and its position behind them; then, once the job has passed it, in
+   StarRocks. What is equal by now is done.
+2. The job is held (`protocol.hold`): it cannot commit, and all that it has committed is visible.
+3. StarRocks' rows are read again, then the source's. A key whose rows stayed the same on both sides differs at the very
+   place where the job stands: at the source nothing happened to it from a place that the job has passed to one that it
+   has not. (If it changed, and came back to the same value, it is written a moment early, and the job repeats both.)
+   So what is written is never older than what the job has written. A key that moved waits for the next round.
+4. The source's rows are written in one StarRocks transaction with a row of the ledger, whose commit is checked as a
+   driver's is. Then the job is given back, and all keys are looked at again, from 1. on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from starrocks_txn_ops.verify.held import Held, Holder
+from starrocks_txn_ops.verify.passage import Passage
+from starrocks_txn_ops.verify.progress import Progress
+from starrocks_txn_ops.verify.rules import core
+from starrocks_txn_ops.verify.rules.core import Key, Row
+from starrocks_txn_ops.verify.rules.report import Mended
+from starrocks_txn_ops.verify.rules.statements import Questions
+from starrocks_txn_ops.verify.rules.writing import NotWritable, Shape
+from starrocks_txn_ops.verify.sides import Ask, Side, Source
+from starrocks_txn_sink.clock import Clock
+from starrocks_txn_sink.errors import Fenced
+from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.protocol.dead_letters import DeadLetterRow
+from starrocks_txn_sink.rows.values.judgement import RowRules, UnfitColumn
+from starrocks_txn_sink.writer.value_checks import zone_of
+
+ROUNDS: Final = 8
+MOST_KEYS: Final = 20_000
+"""Keys that are written together, in one StarRocks transaction."""
+MOVING: Final = "they changed at each look"
+UNPROVEN: Final = "the job has not passed the source's position, so nothing is proven"
+SEVERAL: Final = "several rows of the source have one key of the table"
+NO_MARK: Final = "a table without a primary key, whose deleted rows stay"
+_PAUSE: Final = 0.5  # seconds before the next round, times its number
+
+
+@dataclass(slots=True)
+class Work:
+    """A comparison whose `keys` were found different; `rules` judge its rows' values, None without."""
+
+    number: int
+    shape: Shape
+    judge: core.Judge
+    source: Side
+    target: Side
+    questions: Questions
+    keys: list[Key]
+    rules: RowRules | None = None
+    written: int = 0
+    deleted: int = 0
+    left: Counter[str] = field(default_factory=Counter)
+    labels: list[str] = field(default_factory=list)
+
+    @property
+    def mended(self) -> Mended:
+        """What the report says of it."""
+        return Mended(self.written, self.deleted, dict(self.left), tuple(self.labels))
+
+    def rows_of(self, key: Key, rows: Sequence[Row], *, present: bool) -> list[DeadLetterRow]:
+        """The rows to send for a key with the source's `rows`. Raises NotWritable."""
+        shape = self.shape
+        if shape.marks and not shape.keyed:
+            raise NotWritable(NO_MARK)
+        if shape.keyed and len(rows) > 1:
+            raise NotWritable(SEVERAL)
+        texts = [shape.upsert(key, row, present=present) for row in rows]
+        if not texts and shape.keyed:
+            texts = [shape.delete(key)]
+        return [DeadLetterRow((), shape.table, self._fitted(text), "") for text in texts]
+
+    def _fitted(self, text: str) -> str:
+        try:
+            return text if self.rules is None else self.rules.fit(text)
+        except UnfitColumn as fault:
+            raise NotWritable(f"a value does not fit column {fault.column}: it {fault.reason}") from None
+
+
+_Look = dict[tuple[int, Key], Sequence[Row]]
+"""Rows by a work's number and a key."""
+
+
+@dataclass(slots=True)
+class Repair:
+    """Repairs the keys of `works`; what it has done is in them."""
+
+    works: Sequence[Work]
+    source: Source
+    passage: Passage
+    holder: Holder
+    progress: Progress
+    clock: Clock
+
+    def run(self) -> None:
+        """Repair all keys, as many together as are in one StarRocks transaction. Raises StarRocksSinkError."""
+        all_keys = [(work, key) for work in self.works for key in work.keys]
+        for start in range(0, len(all_keys), MOST_KEYS):
+            self._repair(all_keys[start : start + MOST_KEYS])
+
+    def _repair(self, keys: Sequence[tuple[Work, Key]]) -> None:
+        passed = True
+        for number in range(ROUNDS):
+            if number:
+                self.clock.sleep(_PAUSE * number)
+            before = self._look(keys, lambda work: work.source)
+            passed = self.passage.passed(self.source.place())
+            target = self._look(keys, lambda work: work.target)
+            keys = [(work, key) for work, key in keys if _kind(work, key, before, target)]
+            if not keys:
+                return
+            if not passed:
+                continue
+            began = self.clock.monotonic()
+            try:
+                with self.holder.hold() as held:
+                    keys = self._mend(keys, before, target, held)
+            except Fenced as lost:
+                self.progress.says(f"The job was taken back before the repair was written; again. ({lost.message})")
+            else:
+                self.progress.says(f"The job was held for {self.clock.monotonic() - began:.1f} s.")
+        for work, _ in keys:
+            work.left[MOVING if passed else UNPROVEN] += 1
+
+    def _look(self, keys: Iterable[tuple[Work, Key]], side: Callable[[Work], Side]) -> _Look:
+        by_work: dict[int, list[Key]] = {}
+        for work, key in keys:
+            by_work.setdefault(work.number, []).append(key)
+        found: _Look = {}
+        for work in self.works:
+            for some in core.batches(by_work.get(work.number, []), core.KEYS):
+                rows = side(work).rows(some)
+                found |= {(work.number, key): sorted(rows.get(key, ()), key=str) for key in some}
+        return found
+
+    def _mend(
+        self, keys: Sequence[tuple[Work, Key]], before: _Look, target: _Look, held: Held
+    ) -> list[tuple[Work, Key]]:
+        """Write the rows of those keys that rest; returns the keys to look at again."""
+        target_now = self._look(keys, lambda work: work.target)
+        after = self._look(keys, lambda work: work.source)
+        rows, mended, again = list[DeadLetterRow](), list[tuple[Work, Key, int]](), list[tuple[Work, Key]]()
+        for work, key in keys:
+            place = (work.number, key)
+            if before[place] == after[place] and target[place] == target_now[place]:
+                try:
+                    texts = work.rows_of(key, after[place], present=bool(target_now[place]))
+                except NotWritable as reason:
+                    work.left[str(reason)] += 1
+                    continue
+                rows += texts
+                mended.append((work, key, len(after[place])))
+            again.append((work, key))
+        if mended:
+            self._empty([(work, key) for work, key, _ in mended if not work.shape.keyed], target_now, held)
+            label = held.write(rows) if rows else ""
+            for work, _, count in mended:
+                work.written += count
+                work.deleted += not count
+                if label and label not in work.labels:
+                    work.labels.append(label)
+        return again
+
+    def _empty(self, keys: Sequence[tuple[Work, Key]], target: _Look, held: Held) -> None:
+        """Delete the rows of keys in tables without a primary key: a load cannot replace them."""
+        for work in self.works:
+            doubled = [key for owner, key in keys if owner is work and target[work.number, key]]
+            for some in core.batches(doubled, core.KEYS):
+                for statement in work.questions.deletes(some):
+                    held.check()
+                    work.target.ask(statement)
+
+
+def _kind(work: Work, key: Key, source: _Look, target: _Look) -> str | None:
+    return work.judge.kind(source[work.number, key], target[work.number, key])
+
+
+def works_of(
+    found: Iterable[tuple[core.Judge, Shape, Questions, Questions, Sequence[Key]]],
+    options: SinkOptions,
+    source: Ask,
+    target: Ask,
+) -> Iterator[Work]:
+    """The works of comparisons: judge, shape, the questions of source and StarRocks, keys. `options` decode texts."""
+    for number, (judge, shape, ours, theirs, keys) in enumerate(found):
+        decoded = options.decoded(shape.table)
+        rules = None
+        if options.judges_values(shape.table):
+            zone = zone_of(options.timestamp_zone)
+            rules = RowRules.of(shape.columns.values(), zone, encodes_bytes=True, decoded=decoded)
+        questions = replace(theirs, whole=True)
+        yield Work(
+            number,
+            replace(shape, decoded=decoded),
+            judge,
+            Side(replace(ours, whole=True), source),
+            Side(questions, target),
+            questions,
+            [*keys],
+            rules,
+        )

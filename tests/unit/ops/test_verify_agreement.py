@@ -1,0 +1,75 @@
+"""`verify --repair` shows its plan, and writes nothing that nobody has agreed to."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from starrocks_txn_ops import cli
+from starrocks_txn_ops.verify.command import _agreed
+from starrocks_txn_ops.verify.progress import Progress
+from starrocks_txn_ops.verify.rules.core import DIFFERENT, EXTRA, MISSING, Verdict
+from starrocks_txn_ops.verify.rules.report import Mended, Report, TableReport, lines, plan_of
+from tests.support.manual_clock import ManualClock
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("typed", "terminal", "yes", "agreed"),
+    [
+        ("y\n", True, False, True),
+        ("YES\n", True, False, True),
+        ("\n", True, False, False),
+        ("n\n", True, False, False),
+        ("", True, False, False),
+        ("y\n", False, False, False),
+        ("", False, True, True),
+    ],
+)
+def test_who_agrees(monkeypatch: pytest.MonkeyPatch, typed: str, terminal: bool, yes: bool, agreed: bool) -> None:
+    kind = Terminal if terminal else io.StringIO
+    monkeypatch.setattr(sys, "stdin", kind(typed))
+    monkeypatch.setattr(sys, "stderr", said := kind())
+    assert _agreed(["orders: write 3 rows"], Progress(said, ManualClock()), yes=yes) is agreed
+    assert "  orders: write 3 rows\n" in said.getvalue()
+    assert ("Nothing is written" in said.getvalue()) is not agreed
+
+
+@pytest.mark.parametrize("words", [["--hold", "0"], ["--hold", "601"], ["--yes"]])
+def test_words_that_cannot_be(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    assert cli.main(["verify", "shop.toml", *words]) == 2
+    assert words[0] in capsys.readouterr().err
+
+
+def different(**counts: int) -> TableReport:
+    verdict = Verdict(1)
+    for kind, count in counts.items():
+        for number in range(count):
+            verdict.proven(kind, (f"{kind} {number}",))
+    return TableReport("orders", ("public.orders",), ("id",), (9, 9), verdict)
+
+
+def test_the_plan_names_what_is_written_and_deleted() -> None:
+    table = different(**{MISSING: 2, DIFFERENT: 3, EXTRA: 4})
+    assert plan_of(table, keyed=True) == "public.orders -> orders: write 5 rows, delete 4"
+    assert plan_of(table, keyed=False).startswith("public.orders -> orders: write the rows of 9 keys anew")
+    assert plan_of(different(), keyed=True) == ""
+    assert len(table.verdict.found) == 9
+
+
+def test_what_is_repaired_is_equal_and_what_is_left_is_not() -> None:
+    verdict = different(**{MISSING: 2}).verdict
+    for left, code in (({}, 0), ({"they changed at each look": 1}, 1)):
+        mended = Mended(1, 0, left, ("j-hold-1-2-3_0",))
+        table = TableReport("orders", ("public.orders",), ("id",), (9, 9), verdict, mended=mended)
+        report = Report("0/1", True, "", [table])
+        assert report.exit_code == code
+        text = "\n".join(lines(report))
+        assert "repaired: 1 rows written, 0 deleted (label j-hold-1-2-3_0)" in text
+        assert ("not repaired: 1, they changed at each look" in text) == bool(left)
