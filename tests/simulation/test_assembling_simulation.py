@@ -54,7 +54,7 @@ def drop_repeats_without_comparing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A position that was read before is reason enough to drop an event."""
 
     def believed(_history: bytes, _run: object, places: history.Places, *_: object, **__: object) -> history.Verdict:
-        return history.Verdict(np.ones(len(places), dtype=bool), None, None)
+        return history.Verdict(np.ones(len(places), dtype=bool), None)
 
     monkeypatch.setattr(history, "judge", believed)
 

@@ -3,20 +3,24 @@
 A source may send again what it has sent (a producer that starts again, a connector after its restart), and another
 source, or one that was set back, sends other things at the same places. To drop these would lose rows in silence. So a
 history has the place and the checksum of units (events or whole transactions): of the newest ones all, of older ones
-the fewer the older they are. This is the one place that decides what a repeat is:
+the fewer the older they are. This is the one place that decides what a repeat is; both readers, that of whole source
+transactions and that of events, gather what they know of a unit, and ask `kinds` and then, of what is AGAIN, `judge`:
 
+- What is above all that was read, or has an id that was never seen, is new. An id that was seen at another place is
+  another source's. All else is here again, if that is proved:
 - A unit at a remembered place has its checksum, and no unit lies between two that followed each other. Anything else is
   another source.
 - Units that come again come in a run: in order, past every remembered place on their way. A run is proved by one
   remembered unit in it, and goes on over chunks and micro-batches. What goes further back needs a proof of its own: a
   late copy of one unit says nothing about what another source sends behind it.
-- A run that passes by a remembered place, or ends, without one of them is not proved. That is for the caller to refuse.
+- A run that passes by a remembered place, or ends, without one of them is not proved, and is refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from itertools import pairwise
 from typing import Final
 
@@ -24,6 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 Places = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
 _ENTRY: Final = np.dtype([("number", "<i8"), ("place", "<i8"), ("checksum", "<u4")])
 """The `number` of a unit counts the units of its source partition, from 0: it tells how far apart two units are."""
@@ -48,6 +53,30 @@ _ROOM_FOR_OLDER: Final = 32
 """With less room the newest units of each call are enough: every call leaves some, which grow old."""
 
 
+MOST_HELD: Final = 100_000
+"""Units that wait for a proof: a repeat has one sooner unless it comes from further back than thrice as many."""
+
+
+class Kind(IntEnum):
+    """What a unit is by its place and its id alone. What is AGAIN has to be proved (`judge`)."""
+
+    NEW = 0
+    AGAIN = 1
+    OTHER = 2  # of another source
+
+
+def kinds(
+    above: Mask, *, seen: Mask | bool = False, never_seen: Mask | bool = False, moved: Mask | bool = False
+) -> npt.NDArray[np.int8]:
+    """The Kind of each unit, whose place is `above` all units before it, or not.
+
+    What is known of its id, perhaps nothing: it was `seen` before, or `never_seen`, which decides wherever the place
+    is; `moved`: it was seen at another place.
+    """
+    new = np.where(above & ~np.asarray(seen) | never_seen, Kind.NEW, Kind.AGAIN)
+    return np.where(moved, Kind.OTHER, new).astype(np.int8)
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """Units that came again, from the place `first` to `last`, the newest. `proved`: they are known to be repeats."""
@@ -67,15 +96,22 @@ class Disproof:
 
 
 @dataclass(frozen=True, slots=True)
+class Unproved:
+    """The `run` has no proof, and gets none: it may be another source's."""
+
+    run: Run
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """The mask of the units that are `proved` to be repeats.
 
-    `run` goes on with the next units; `refused` is a run that ended without a proof.
+    `run` goes on with the next units; it `waits` if these may prove it.
     """
 
-    proved: npt.NDArray[np.bool_]
+    proved: Mask
     run: Run | None
-    refused: Run | None
+    waits: bool = False
 
 
 def judge(
@@ -85,27 +121,24 @@ def judge(
     checksums: Callable[[Places], Sequence[int]],
     *,
     newer: bool,
-) -> Verdict | Disproof:
+    complete: bool,
+    held: bool = False,
+) -> Verdict | Disproof | Unproved:
     """Judge units at `places` (none above the newest), in the order in which they came again, after the `run` before.
 
     `checksums` gives those of the units with the given indexes. `newer`: units above the newest place have come with
-    them, so the run has ended.
+    them, so the run has ended. `complete`: the history knows all units that were read (`knows_all`); what it does not
+    prove is otherwise told, and never refused. `held`: what waits is kept meanwhile, so there is a limit, and what is
+    in front of all that was read does not wait.
     """
     entries = np.frombuffer(history, _ENTRY)
     following = np.searchsorted(entries["place"], places)
     remembered = np.zeros(len(places), dtype=bool)
     inside = following < len(entries)
     remembered[inside] = entries["place"][following[inside]] == places[inside]
-    at = np.flatnonzero(remembered)
-    wrong = np.zeros(len(places), dtype=bool)
-    wrong[at] = entries["checksum"][following[at]] != np.array(checksums(at), dtype=np.uint32)
-    between = np.flatnonzero(~remembered & inside & (following > 0))
-    foreign = np.zeros(len(places), dtype=bool)
-    adjacent = (np.diff(entries["number"]) == 1) & (entries["place"][:-1] != NOWHERE)
-    foreign[between] = adjacent[following[between] - 1]
-    if (wrong | foreign).any():
-        first = int((wrong | foreign).argmax())
-        return Disproof(first, bool(wrong[first]))
+    disproof = _disproof(entries, places, following, remembered, checksums)
+    if disproof is not None:
+        return disproof
     # A new run begins behind each remembered place that was passed by.
     reached = np.searchsorted(entries["place"], places, side="right")
     before = np.concatenate(
@@ -113,19 +146,49 @@ def judge(
     )
     begins = np.flatnonzero(before[:-1] < following)
     back = np.flatnonzero(np.diff(places) < 0) + 1
-    return _judge_runs(run, places, remembered, begins.tolist(), back.tolist(), newer=newer)
+    proved, run, refused = _judge_runs(run, places, remembered, begins.tolist(), back.tolist(), newer=newer)
+    if refused is not None and complete:
+        return Unproved(refused)
+    waits = _unproved(run) is not None and complete and len(entries) > 0
+    if run is not None and waits and held and (run.units > MOST_HELD or run.last < entries["place"][0]):
+        return Unproved(run)
+    return Verdict(proved, run, waits)
+
+
+def _disproof(
+    entries: npt.NDArray[np.void],
+    places: Places,
+    following: Places,
+    remembered: Mask,
+    checksums: Callable[[Places], Sequence[int]],
+) -> Disproof | None:
+    """The first unit that is not the one `remembered` at its place, or is between two that followed each other."""
+    at = np.flatnonzero(remembered)
+    wrong = np.zeros(len(places), dtype=bool)
+    wrong[at] = entries["checksum"][following[at]] != np.array(checksums(at), dtype=np.uint32)
+    between = np.flatnonzero(~remembered & (following < len(entries)) & (following > 0))
+    foreign = np.zeros(len(places), dtype=bool)
+    adjacent = (np.diff(entries["number"]) == 1) & (entries["place"][:-1] != NOWHERE)
+    foreign[between] = adjacent[following[between] - 1]
+    if not (wrong | foreign).any():
+        return None
+    first = int((wrong | foreign).argmax())
+    return Disproof(first, bool(wrong[first]))
 
 
 def _judge_runs(
     run: Run | None,
     places: Places,
-    certain: npt.NDArray[np.bool_],
+    certain: Mask,
     begins: list[int],
     back: list[int],
     *,
     newer: bool,
-) -> Verdict:
-    """The verdict. A run begins at each of the indexes `begins`, and goes on further back at each of `back`."""
+) -> tuple[Mask, Run | None, Run | None]:
+    """The mask of the proved units, the run that goes on, and one that has ended without a proof.
+
+    A run begins at each of the indexes `begins`, and goes on further back at each of `back`.
+    """
     proved, refused = np.zeros(len(places), dtype=bool), None
     bounds = sorted({0, *begins, *back, len(places)}) if len(places) else []
     for start, stop in pairwise(bounds):
@@ -141,10 +204,10 @@ def _judge_runs(
         proved[start:stop] = run.proved
     if newer:
         refused, run = refused or _unproved(run), None
-    return Verdict(proved, run, refused)
+    return proved, run, refused
 
 
-def known(history: bytes, places: Places, checksums: Callable[[Places], Sequence[int]]) -> npt.NDArray[np.bool_]:
+def known(history: bytes, places: Places, checksums: Callable[[Places], Sequence[int]]) -> Mask:
     """The mask of the units at `places` that the history has there, with their checksums (`judge`)."""
     entries, mask = np.frombuffer(history, _ENTRY), np.zeros(len(places), dtype=bool)
     at = np.flatnonzero(np.isin(places, entries["place"]))
@@ -212,11 +275,6 @@ def without_slots(history: bytes) -> bytes:
 def knows_all(history: bytes) -> bool:
     """Whether the history goes back to the first unit of its source partition."""
     return bool(history) and int(np.frombuffer(history, _ENTRY, 1)["number"][0]) == 0
-
-
-def first_place(history: bytes) -> int:
-    """The place of the oldest unit of a history that is not empty."""
-    return int(np.frombuffer(history, _ENTRY, 1)["place"][0])
 
 
 def last_place(history: bytes) -> int:

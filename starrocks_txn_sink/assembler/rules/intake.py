@@ -16,7 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from starrocks_txn_sink.assembler.rules import model, repeats
+from starrocks_txn_sink.assembler.rules import history, model, repeats
+from starrocks_txn_sink.assembler.rules.history import Kind
 from starrocks_txn_sink.assembler.rules.model import AssemblerState, EventKind, Partition
 from starrocks_txn_sink.assembler.rules.repeats import Repeats
 from starrocks_txn_sink.errors import InputError, Unordered
@@ -272,13 +273,14 @@ def _by_place(events: PartitionedEvents, positions: Indexes, seq: Indexes | None
 
 
 def _seen_before(events: PartitionedEvents, positions: Indexes, last_positions: list[int | None]) -> Mask | bool:
-    """Mask of events at or below the last position of their source partition; False if there are none."""
+    """Mask of events that are not new, at or below the last position; False if there are none."""
     firsts = positions[events.starts].tolist()
     again = [last is not None and first <= last for first, last in zip(firsts, last_positions, strict=True)]
     if not any(again):
         return False
-    groups, limits = events.groups, np.array([last or 0 for last in last_positions], dtype=np.int64)
-    return np.array(again)[groups] & (positions <= limits[groups])
+    limits = np.array([history.NOWHERE if last is None else last for last in last_positions], dtype=np.int64)
+    mask: Mask = history.kinds(positions > limits[events.groups]) == Kind.AGAIN
+    return mask
 
 
 def _judge_repeats(
@@ -292,34 +294,28 @@ def _judge_repeats(
     *,
     compare: bool,
 ) -> tuple[Repeats, ...]:
-    """The repeats `seen_mask` of each source partition, messages by their first events, judged if `compare`."""
-    if compare:
-        _refuse_unproved_runs(events, states, seen_mask)
-    if isinstance(seen_mask, bool):
+    """The repeats `seen_mask` of each source partition, messages by their first events, judged if `compare`.
+
+    A run of repeats that new events end is judged, too.
+    """
+    runs = {name for name in events.names if compare and name in states and states[name].run is not None}
+    if isinstance(seen_mask, bool) and not runs:
         return ()
     judgements = []
     for name, start, end in zip(events.names, events.starts.tolist(), events.ends.tolist(), strict=True):
-        seen = np.flatnonzero(seen_mask[start:end]) + start
-        if len(seen):
-            places = seen if seq is None else seen[seq[seen] == 0]
-            of_repeats = positions[places], kinds[places], table.take(pa.array(places))
+        seen = np.empty(0, np.int64) if isinstance(seen_mask, bool) else np.flatnonzero(seen_mask[start:end]) + start
+        if not len(seen) and (name not in runs or start == end):
+            continue
+        places = seen if seq is None else seen[seq[seen] == 0]
+        of_repeats = positions[places], kinds[places], table.take(pa.array(places))
+        if compare:
             state, newer = states[name], len(seen) < end - start
-            if compare:
-                judgements.append(repeats.judge(name, state.history, state.run, *of_repeats, newer=newer))
-            else:
-                judgements.append(repeats.unjudged(name, *of_repeats[:2]))
+            judgement = repeats.judge(name, state.history, state.run, *of_repeats, newer=newer)
+        else:
+            judgement = repeats.unjudged(name, *of_repeats[:2])
+        if len(places):
+            judgements.append(judgement)
     return tuple(judgements)
-
-
-def _refuse_unproved_runs(
-    events: PartitionedEvents, states: Mapping[Partition, AssemblerState], seen_mask: Mask | bool
-) -> None:
-    """Raise SourceChanged for repeats of calls before, which new events end without a proof."""
-    for name, start, end in zip(events.names, events.starts.tolist(), events.ends.tolist(), strict=True):
-        state = states.get(name)
-        is_new = isinstance(seen_mask, bool) or not seen_mask[start:end].any()
-        if state is not None and state.run is not None and is_new and start < end:
-            repeats.refuse_unproved(name, state.history, state.run)
 
 
 def _validated_kinds(events: PartitionedEvents, *, need_txn_id: bool) -> npt.NDArray[np.int8]:

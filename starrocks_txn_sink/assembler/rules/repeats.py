@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.assembler.rules import history as past, model
-from starrocks_txn_sink.assembler.rules.history import Disproof, Run
+from starrocks_txn_sink.assembler.rules.history import Disproof, Run, Unproved
 from starrocks_txn_sink.assembler.rules.model import EventKind
 from starrocks_txn_sink.errors import SourceChanged
 from starrocks_txn_sink.rows.metadata import without_time
@@ -89,7 +89,7 @@ def judge(
     *,
     newer: bool,
 ) -> Repeats:
-    """Judge repeats of one source partition, positions ascending, after its `run` of repeats before them.
+    """Judge repeats of one source partition, positions ascending (none: a run ends), after its `run` before them.
 
     `newer`: events that are none have come with them. Raises SourceChanged for an event with other content, one that
     was not there before, and a run that has ended without a proof. What a state of an earlier release does not know
@@ -101,14 +101,16 @@ def judge(
         positions,
         lambda places: _checksums(kinds[places], events.take(pa.array(places))) if len(places) else [],
         newer=newer,
+        complete=past.knows_all(history),
     )
     if isinstance(verdict, Disproof):
         raise _disproved(partition, int(positions[verdict.at]), past.last_place(history), changed=verdict.changed)
-    if verdict.refused is not None and past.knows_all(history):
-        raise _unproved(partition, verdict.refused)
+    if isinstance(verdict, Unproved):
+        raise _unproved(partition, verdict.run)
     unknown = ~verdict.proved
     places, rows = positions[unknown], int(np.count_nonzero(kinds[unknown] == EventKind.DATA))
-    first, last = (int(places[0]), int(places[-1])) if len(places) else (int(positions[0]), int(positions[0]))
+    of_none = (int(positions[0]), int(positions[0])) if len(positions) else (0, 0)
+    first, last = (int(places[0]), int(places[-1])) if len(places) else of_none
     return Repeats(partition, len(positions), len(places), rows, first, last, verdict.run)
 
 
@@ -116,12 +118,6 @@ def unjudged(partition: Partition, positions: npt.NDArray[np.int64], kinds: npt.
     """Repeats that are dropped without a comparison."""
     rows, count = int(np.count_nonzero(kinds == EventKind.DATA)), len(positions)
     return Repeats(partition, count, count, rows, int(positions[0]), int(positions[-1]))
-
-
-def refuse_unproved(partition: Partition, history: bytes, run: Run | None) -> None:
-    """Raise SourceChanged for a run of repeats that new events end without a proof."""
-    if run is not None and not run.proved and past.knows_all(history):
-        raise _unproved(partition, run)
 
 
 def _disproved(partition: Partition, position: int, last: int, *, changed: bool) -> SourceChanged:

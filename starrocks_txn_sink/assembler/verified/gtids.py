@@ -40,7 +40,7 @@ class SeenGtids:
     numbers: Mapping[str, Ranges] = field(default_factory=dict)
     whole: bool = True
 
-    def judge(self, ids: pa.Array) -> tuple[Mask, Mask]:
+    def find(self, ids: pa.Array) -> tuple[Mask, Mask]:
         """Masks of the transactions `ids` that were seen, and of those that were never seen.
 
         A transaction without a GTID is in neither, and so is one whose number is below all of its server: it may be

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 POSITIONS: Final = ""
 """The log of the transactions without a GTID: their place is their position."""
 
-_MOST_UNPROVED: Final = 100_000
-"""Transactions that wait for a proof: a repeat has one sooner unless it comes from further back than thrice as many."""
 _REMEMBERED: Final = 256  # newest transactions of a log whose places the state has without a gap
 _CONTENT_BITS: Final = 16  # of a checksum; the others are of the id
 _CONTENT: Final = (1 << _CONTENT_BITS) - 1
@@ -63,10 +61,6 @@ class Past:
     def knows_all(self, log: str) -> bool:
         """Whether what nothing proves ends the query: a state of an earlier release has not seen all positions."""
         return log != POSITIONS or history.knows_all(self.histories.get(log, b""))
-
-    def waits(self, log: str) -> bool:
-        """Whether a transaction of the log may get its proof later."""
-        return bool(self.histories.get(log)) and self.knows_all(log)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,21 +153,25 @@ def judge(
     for log in {*logs, *past.runs}:
         at, places = logs.get(log, (np.empty(0, np.int64), np.empty(0, np.int64)))
         checksums = lambda chosen, at=at: repeats.checksums(at[chosen], with_rows)  # noqa: E731
-        verdict = history.judge(past.histories.get(log, b""), past.runs.get(log), places, checksums, newer=newer)
+        verdict = history.judge(
+            past.histories.get(log, b""),
+            past.runs.get(log),
+            places,
+            checksums,
+            newer=newer,
+            complete=past.knows_all(log),
+            held=True,
+        )
         if isinstance(verdict, history.Disproof):
             raise _disproved(source, repeats, int(at[verdict.at]), int(places[verdict.at]))
-        run = verdict.run
-        refused = verdict.refused or _older_than_all(past.histories.get(log, b""), run)
-        if refused is not None and past.knows_all(log):
-            raise _unproved(source, refused, log)
+        if isinstance(verdict, history.Unproved):
+            raise _unproved(source, verdict.run, log)
         ids = set[str](repeats.ids.take(pa.array(at[~verdict.proved])).to_pylist())
         unproved |= ids
-        if run is not None and not run.proved and past.waits(log):
-            if run.units > _MOST_UNPROVED:
-                raise _unproved(source, run, log)
+        if verdict.waits:
             waiting |= ids
-        elif run is not None:
-            runs[log] = run
+        elif verdict.run is not None:
+            runs[log] = verdict.run
     return replace(past, runs=runs), unproved, waiting
 
 
@@ -185,12 +183,6 @@ def strangers(past: Past, repeats: Placed, with_rows: WithRows) -> set[str]:
         known = history.known(past.histories.get(log, b""), places, checksums)
         ids.difference_update(repeats.ids.take(pa.array(at[known])).to_pylist())
     return ids
-
-
-def _older_than_all(entries: bytes, run: Run | None) -> Run | None:
-    """The run if nothing proves it, and nothing ever will: it is in front of the first transaction that was read."""
-    unproved = run is not None and not run.proved and bool(entries)
-    return run if run is not None and unproved and run.last < history.first_place(entries) else None
 
 
 def remember(past: Past, released: Placed, with_rows: WithRows) -> Past:

@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from starrocks_txn_sink.assembler.rules import model
-from starrocks_txn_sink.assembler.rules.history import NOWHERE
+from starrocks_txn_sink.assembler.rules import history, model
+from starrocks_txn_sink.assembler.rules.history import NOWHERE, Kind
 from starrocks_txn_sink.assembler.rules.intake import Indexes, Mask
 from starrocks_txn_sink.assembler.rules.segments import concat_ranges
 from starrocks_txn_sink.assembler.verified import intake as v, repeats, tally
@@ -169,9 +169,12 @@ class VerifiedAssembler:
             return
         ends = np.flatnonzero(v.has_status(table, v.END) & np.append(known, False)[counts.code])
         ids, places = table[model.TXN_ID].take(pa.array(ends)), integer_column(table, model.POSITION)[ends]
-        elsewhere = state.settled.elsewhere(ids.combine_chunks(), places)
+        ids = ids.combine_chunks()
+        above = np.zeros(len(ends), dtype=bool)
         if state.last_position is not None:
-            elsewhere |= (places + state.past.shift > state.last_position) & ~has_gtid(ids.combine_chunks())
+            above = (places + state.past.shift > state.last_position) & ~has_gtid(ids)
+        moved = state.settled.elsewhere(ids, places) | above  # its place was among those up to the last one
+        elsewhere = history.kinds(above, seen=True, moved=moved) == Kind.OTHER
         elsewhere &= integer_column(table, v.EVENT_COUNT)[ends] > 0
         if elsewhere.any():
             begins_at = [self._begin_of(table, int(end)) for end in ends[elsewhere]]

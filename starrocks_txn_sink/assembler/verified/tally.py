@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from starrocks_txn_sink.assembler.rules import model
-from starrocks_txn_sink.assembler.rules.history import NOWHERE
+from starrocks_txn_sink.assembler.rules import history, model
+from starrocks_txn_sink.assembler.rules.history import NOWHERE, Kind
 from starrocks_txn_sink.assembler.rules.intake import Indexes, Mask
 from starrocks_txn_sink.assembler.verified import intake as v
 from starrocks_txn_sink.assembler.verified.deliveries import WithRows, integer_column, join_deliveries, same_rows
@@ -173,8 +173,8 @@ def classify(counts: Tally, last_position: int | None, past: Past, known: Mask) 
     """Classify the tallied transactions, of which the mask `known` have the id of a settled one.
 
     A transaction is released if it is whole and all earlier commits are settled. An overdue transaction is given up;
-    otherwise it would hold back all later ones. What has a GTID is new or a repeat by that. Positions decide over the
-    others, and over a GTID below all of its server, unless the positions have gone back: they are of another log then.
+    otherwise it would hold back all later ones. `history.kinds` decides what is new, by GTIDs and by positions. These
+    count for a GTID below all of its server, too, unless they have gone back: they are of another log then.
     """
     strays = known & ~counts.whole
     overdue = np.flatnonzero(counts.overdue & ~strays)
@@ -185,7 +185,7 @@ def classify(counts: Tally, last_position: int | None, past: Past, known: Mask) 
     due = reached[counts.whole[reached]]
     blocking = int(blocked[0]) if len(blocked) else -1
     shift, positions = past.shift, counts.position + past.shift
-    seen, never_seen = (mask[due] for mask in past.gtids.judge(counts.ids))
+    seen, never_seen = (mask[due] for mask in past.gtids.find(counts.ids))
     uncertain = has_gtid(counts.ids)[due] & ~never_seen
     filled = counts.expected[due] > 0
     start = NOWHERE if last_position is None else last_position
@@ -193,8 +193,9 @@ def classify(counts: Tally, last_position: int | None, past: Past, known: Mask) 
         old = uncertain if shift else seen
         position = np.where(filled & ~old, positions[due], NOWHERE)
         last_passed = np.maximum.accumulate(np.concatenate([[start], position]))[:-1]
-        new = ((position > last_passed) | ~filled & ~known[due]) & ~old
-        back = np.flatnonzero(~new & never_seen)
+        above = np.where(filled, positions[due] > last_passed, ~known[due])
+        new = history.kinds(above, seen=old, never_seen=never_seen) == Kind.NEW
+        back = np.flatnonzero(new & ~above)
         if not len(back):
             return TransactionClasses(due[new], due[~new], overdue, strays, blocking, positions, shift)
         more = int(last_passed[back[0]] + 1 - position[back[0]])

@@ -475,7 +475,7 @@ def test_ranges_of_gtids_stay_few() -> None:
     (ranges,) = seen.numbers.values()
     assert (len(ranges), ranges[-1]) == (MOST_RANGES, (5998, 5999))
     ids = pa.array([f"{UUID}:5998", f"{UUID}:5997", f"{UUID}:1", "571:53195829", "file=a.3,pos=4"])
-    assert [mask.tolist() for mask in seen.judge(ids)] == [
+    assert [mask.tolist() for mask in seen.find(ids)] == [
         [True, False, True, False, False],
         [False, True, False, False, False],
     ]
