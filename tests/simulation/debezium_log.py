@@ -6,7 +6,8 @@ and an END of its own, or transactions that it has sent before. Without, each ch
 at its offset, with messages between them that have no row.
 
 In the end something may follow in the same topics: a database that was set back, with lower places, as a source
-partition of its own; or another server that took over, whose log has lower places and whose GTIDs are new.
+partition of its own, with ids of its own or the very ids of before, GTIDs among them (RESET MASTER); or another server
+that took over, whose log has lower places and whose GTIDs are new.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ _MARKERS = "transaction"
 _FIRST_ID = 700
 _SERVERS = ("5a1f0c3e-0000-4000-8000-00000000000a", "5a1f0c3e-0000-4000-8000-00000000000b")
 
-Follow = Literal["", "set_back", "taken_over"]
-"""What follows in the end; all transactions have GTIDs where a server is to be `taken_over`."""
+Follow = Literal["", "set_back", "same_ids", "reset", "taken_over"]
+"""What follows in the end; all transactions have GTIDs where a server is to be `reset` or `taken_over`."""
 _NO_ROWS = (None, {"ts_ms": 1}, {"ddl": "ALTER …", "tableChanges": []})
 
 
@@ -138,6 +139,7 @@ class _Connector:
     partition: str
     rng: Random
     gtids: bool = False
+    new_ids: bool = True  # of a database that was set back
     now: int = 0
     taken_over: int = 0  # source transactions of the server before
     shift: int = 0  # from the places in this server's log to the released ones
@@ -180,7 +182,8 @@ class _Connector:
         if self.gtids:
             server = self.taken_over and transaction.number >= self.taken_over
             return f"{_SERVERS[bool(server)]}:{number - (self.taken_over if server else 0)}"
-        return f"{_FIRST_ID + number + 50 * (transaction.partition != self.partition)}:{place}"
+        others = 50 * (self.new_ids and transaction.partition != self.partition)
+        return f"{_FIRST_ID + number + others}:{place}"
 
     def _change(self, row: Row, place: int) -> dict[str, Any]:
         change = _change(self.partition, row, place)
@@ -218,7 +221,8 @@ class _Delivery:
 
 
 def _whole(transactions: list[SourceTransaction], rng: Random, follow: Follow) -> Log:
-    connector = _Connector(transactions[0].partition, rng, gtids=follow == "taken_over")
+    gtids = follow in ("reset", "taken_over")
+    connector = _Connector(transactions[0].partition, rng, gtids, new_ids=follow != "same_ids")
     for transaction in transactions:
         _send(connector, transaction, transactions[: transaction.number], rng)
     last = transactions[-1].position

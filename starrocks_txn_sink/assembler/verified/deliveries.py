@@ -11,7 +11,7 @@ of its BEGIN (PostgreSQL). Otherwise rows between the two deliveries may still b
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -56,13 +56,15 @@ class Joined:
     """The places of a transaction's rows, in order, and of the END that proves them.
 
     `trusted`: only if no row between two deliveries is missing, which time alone says. `foreign`: the place of the
-    BEGIN of a later delivery that has rows of another transaction with the same id; -1: none.
+    BEGIN of a later delivery that has rows of another transaction with the same id; -1: none. `others`: the places of
+    later deliveries' events that are not proved to be repeats, because rows of theirs are still to come, or differ.
     """
 
     rows: Indexes
     end: int
     trusted: bool = False
     foreign: int = -1
+    others: Indexes = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
 
 def join_deliveries(
@@ -86,12 +88,13 @@ def join_deliveries(
 
 @dataclass(frozen=True, slots=True)
 class _Delivery:
-    """`rows` are the places of rows 1, 2, … up to the first gap; `whole`: there is no gap."""
+    """`rows` are the places of rows 1, 2, … up to the first gap; `whole`: there is no gap. `places`: of all events."""
 
     begin: int
     end: int  # -1 without END
     rows: Indexes
     whole: bool
+    places: Indexes
 
 
 class _CutTransactions:
@@ -125,8 +128,10 @@ class _CutTransactions:
                 continue
             rows = np.concatenate([rows_before[:start], delivery.rows])
             if self._proves(delivery) and (np.diff(self.position[rows]) >= 0).all():
-                foreign = (later.begin for later in deliveries[number + 1 :] if not self._repeats(rows, later))
-                return Joined(rows, delivery.end, trusted=complete, foreign=next(foreign, -1))
+                following = deliveries[number + 1 :]
+                foreign = (later.begin for later in following if not self._repeats(rows, later))
+                others = [delivery.places[:0], *(self._others(rows, later) for later in deliveries[number:])]
+                return Joined(rows, delivery.end, complete, next(foreign, -1), np.concatenate(others))
             rows_before = rows if len(rows) > len(rows_before) else rows_before
         return None
 
@@ -134,6 +139,25 @@ class _CutTransactions:
         """Whether the first row of a later delivery is one of the transaction's `rows`, wherever it stands."""
         ours, theirs = np.repeat(later.rows[:1], len(rows)), rows
         return not len(ours) or bool(same_rows(self.events, ours, theirs, self.with_rows, _CONTENT).any())
+
+    def _others(self, rows: Indexes, delivery: _Delivery) -> Indexes:
+        """The events of a delivery that are not proved to be repeats of the transaction's `rows`.
+
+        All of them, if rows that its END counts are still to come; else the rows that are none of `rows`.
+        """
+        is_row = ~self.is_begin[delivery.places] & ~self.is_end[delivery.places]
+        more = delivery.places[is_row]
+        more = more[~np.isin(more, rows)]
+        if not len(more) and (delivery.end < 0 or self._proves(delivery)):
+            return more
+        if delivery.end >= 0 and not self._proves(delivery):
+            return delivery.places
+        ours = {*self._contents(rows)}
+        return more[[content not in ours for content in self._contents(more)]]
+
+    def _contents(self, rows: Indexes) -> list[tuple[str | None, ...]]:
+        table = self.with_rows(self.events.take(pa.array(rows)))
+        return list(zip(*(table[name].to_pylist() for name in (*_CONTENT, model.ROW)), strict=True))
 
     def _deliveries(self, places: Indexes) -> list[_Delivery] | None:
         """The deliveries in the order of their BEGINs; None without timestamps that tell them apart."""
@@ -154,13 +178,14 @@ class _CutTransactions:
 
     def _delivery(self, begin: int, ends: Indexes, rows: Indexes) -> _Delivery:
         """The delivery with these ENDs and rows, without the rows that a producer repeated."""
+        places = np.concatenate([[begin], ends, rows])
         rows = rows[np.argsort(self.order[rows], kind="stable")]
         again = np.flatnonzero(np.diff(self.order[rows]) == 0) + 1
         rows = np.delete(rows, again[same_rows(self.events, rows[again], rows[again - 1], self.with_rows)])
         follows = self.order[rows] == np.arange(1, len(rows) + 1)
         whole = bool(follows.all())
         end = int(ends[0]) if len(ends) else -1
-        return _Delivery(begin, end, rows if whole else rows[: int(follows.argmin())], whole)
+        return _Delivery(begin, end, rows if whole else rows[: int(follows.argmin())], whole, places)
 
     def _start(self, rows_before: Indexes, delivery: _Delivery, *, complete: bool) -> int | None:
         """The number (from 0) of the delivery's first row in the transaction; None if it is not certain.

@@ -335,10 +335,10 @@ class _JudgedEvents:
     classes: TransactionClasses
 
     def of(self, transactions: Indexes) -> Mask:
-        """Mask of the events of `transactions`, without repeats."""
+        """Mask of the events of `transactions`, without repeats, and without those of another one, perhaps."""
         mask = np.zeros(len(self.tally.ids) + 1, dtype=bool)
         mask[transactions] = True
-        return mask[self.tally.code] & (self.tally.code >= 0) & ~self.tally.repeated
+        return mask[self.tally.code] & (self.tally.code >= 0) & ~self.tally.repeated & ~self.tally.others
 
     def rows_in(self, transactions: Indexes) -> Mask:
         mask: Mask = self.of(transactions) & self.table[v.STATUS].is_null().to_numpy()
@@ -423,12 +423,12 @@ def _judgement(
     state, units, snapshot_released = _release(judgement, state, full)
     finished = judgement.of(judgement.settled) | judgement.of(judgement.classes.given_up) | counts.repeated | expired
     finished[snapshot_released] = True
-    waits = judgement.strays & judgement.opening & ~expired
+    waits = (judgement.strays | counts.others) & judgement.opening & ~expired
     is_settled = pc.is_in(table[model.TXN_ID], value_set=pa.array(state.settled.ids, pa.string()), skip_nulls=True)
     waiting = np.zeros(len(counts.ids) + 1, dtype=bool)
     waiting[counts.code[judgement.opening & ~finished]] = True
     # A BEGIN whose END turned out to be a repeat.
-    finished |= is_settled.to_numpy() & ~judgement.opening & ~waiting[counts.code] & ~judgement.strays
+    finished |= is_settled.to_numpy() & ~judgement.opening & ~waiting[counts.code] & ~judgement.strays & ~counts.others
     finished |= _begins_without_end(judgement, judgement.settled)
     open_events = ~finished & judgement.opening & ~waits
     incomplete = open_events & (counts.code >= 0) & ~np.append(counts.whole, True)[counts.code]

@@ -26,8 +26,8 @@ from starrocks_txn_sink.assembler.verified.repeats import Past
 class Tally:
     """The transactions of a step, numbered in the order of first appearance.
 
-    `code`, `repeated` and `surplus` have an entry per event, `rows` one per row, all other arrays one per transaction.
-    The rows of transaction t are at the places `rows[first[t]:first[t + 1]]`.
+    `code`, `repeated`, `surplus` and `others` have an entry per event, `rows` one per row, all other arrays one per
+    transaction. The rows of transaction t are at the places `rows[first[t]:first[t + 1]]`.
     """
 
     ids: pa.StringArray
@@ -47,6 +47,7 @@ class Tally:
     overdue: Mask  # not whole, and the first event arrived too long ago
     position: Indexes  # the highest of the rows and the END
     foreign: Indexes  # the BEGIN from which on rows are of another transaction with the same id; -1: none
+    others: Mask  # events of a released transaction's later deliveries that are not proved to be repeats
     trusted: Mask  # whole, as far as time tells: no count proves that nothing lies between two deliveries
 
 
@@ -99,14 +100,17 @@ def tally(events: pa.Table, arrived_before: float, with_rows: WithRows) -> Tally
     is_cut = unproven.copy()
     is_cut[list(joined)] = True
     repeated &= ~np.append(is_cut, False)[code]
-    surplus = (is_row | is_end) & ~repeated & ~needed
+    others = np.zeros(len(code), dtype=bool)
+    others[[place for delivery in joined.values() for place in delivery.others.tolist()]] = True
+    others &= ~needed
+    surplus = (is_row | is_end) & ~repeated & ~needed & ~others
     foreign = np.full(len(ids), -1, dtype=np.int64)
     foreign[list(joined)] = [delivery.foreign for delivery in joined.values()]
     trusted = np.zeros(len(ids), dtype=bool)
     trusted[[transaction for transaction, delivery in joined.items() if delivery.trusted]] = True
     return Tally(
         ids, code, end, commit, rows, first, count, repeated, surplus, conflict, unproven, expected, collections_agree,
-        whole, overdue & ~whole, position, foreign, trusted & whole,
+        whole, overdue & ~whole, position, foreign, others, trusted & whole,
     )  # fmt: skip
 
 

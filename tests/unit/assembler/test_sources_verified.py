@@ -426,6 +426,43 @@ def test_a_part_of_a_known_id_holds_nothing_back_and_goes_with_the_id(monkeypatc
     assert stage.adds_up()
 
 
+def test_rows_of_another_one_with_the_id_of_a_cut_transaction_are_not_dropped_with_its_release() -> None:
+    """Of the other one only the second row is read, and its BEGIN, when the cut transaction is released."""
+    stage, old, new = Stage(), f"{UUID}:1", [row(f"{UUID}:1", n, lsn=20 + n, row=f'{{"new": {n}}}') for n in (1, 2)]
+    cut = [row(old, n, lsn=10 + n) for n in (1, 2)]
+    stage.feed(
+        *({**event, "timestamp": time} for time, event in enumerate((begin(old, 1, 10), cut[0], begin(old, 2, 10)), 1)),
+        *({**event, "timestamp": 4 + n} for n, event in enumerate(cut)),
+        {**end(old, 3, None, {"public.a": 2}), "timestamp": 6},
+        {**begin(old, 4, 20), "timestamp": 7},
+        {**new[1], "timestamp": 9},
+    )
+    assert [each["row"] for each in stage.out] == [each["row"] for each in cut]
+    assert stage.held_events > 0
+    with pytest.raises(SourceChanged, match="others were there before"):
+        stage.feed({**new[0], "timestamp": 8}, {**end(old, 5, None, {"public.a": 2}), "timestamp": 10})
+
+
+def test_the_end_of_a_further_delivery_waits_for_its_rows_and_is_a_repeat_then() -> None:
+    stage, txn = Stage(), f"{UUID}:1"
+    rows = [row(txn, n, lsn=10 + n) for n in (1, 2)]
+    deliveries = [
+        {**event, "timestamp": time}
+        for time, event in enumerate(
+            (
+                *(begin(txn, 1, 10), *rows, end(txn, 2, None, {"public.a": 2})),
+                *(begin(txn, 3, 10), *rows, end(txn, 4, None, {"public.a": 2})),
+            ),
+            1,
+        )
+    ]
+    stage.feed(*(event for number, event in enumerate(deliveries) if number != 6))
+    assert len(stage.out) == 2
+    stage.feed(deliveries[6])
+    assert (len(stage.out), stage.held_events, stage.counted.unknown_repeats) == (2, 0, 0)
+    assert stage.adds_up()
+
+
 def test_a_transaction_that_a_restart_cut_is_a_repeat_by_its_last_row() -> None:
     stage = Stage()
     stage.feed(*by_gtid(UUID, 13, 1, 5000), *by_gtid(UUID, 14, 2, 5010, rows=3))
