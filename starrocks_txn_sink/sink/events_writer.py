@@ -73,7 +73,7 @@ from starrocks_txn_sink.sources.kafka.spark_reader import (
     needs_topic_names,
     query_partitions,
 )
-from starrocks_txn_sink.sources.kafka.topic_ids import ask_ids, refuse_new_topics
+from starrocks_txn_sink.sources.kafka.topic_ids import TopicIds, ask_ids
 from starrocks_txn_sink.sources.messages import parse_messages
 from starrocks_txn_sink.telemetry import Event, Listener, get_logger
 from starrocks_txn_sink.writer.assembling import AssemblingLaneTask, AssemblySpec
@@ -121,8 +121,7 @@ class EventsWriter:
     _policy: Policy | VerifiedPolicy | None = None  # of this micro-batch
     _read_to_end: ReadToEnd = field(default_factory=ReadToEnd)
     _row_bytes: float = 200.0  # average in the last micro-batch; the first value is a guess
-    _asked: set[str] = field(default_factory=set)  # topics that this run has met
-    _topics: dict[str, str] = field(default_factory=dict)  # the ids of these
+    _topics: TopicIds = field(default_factory=TopicIds)
     _topic_names: bool = False  # of source partitions, in this micro-batch
     _kept: dict[tuple[bool, bool], _SchemaColumns] = field(default_factory=dict)  # by sorted and `_topic_names`
 
@@ -390,19 +389,17 @@ class EventsWriter:
         return self._kafka.plan(frame, plan.tasks, max(1, least), topic_names=self._topic_names)
 
     def _check_topics(self, frame: DataFrame, task: LaneTask, planned: PlannedRanges | None, before: Manifest) -> None:
-        """Raise SourceChanged for a topic that was made again while no run of the query was there to see it."""
+        """Raise SourceChanged for a topic that was made again since the query has read it."""
+        now = SystemClock().monotonic()
         if planned is not None:
             topics = {topic for lane in planned.lanes for topic, _ in lane.ranges}
-        elif not self._asked:  # Spark's own reader: a run asks once
+        elif self._topics.due(now):  # Spark's own reader
             topics = {topic for topic, _ in query_partitions(frame, task.checkpoint)}
         else:
             return
         config = lane_config(frame) if self._kafka is None else self._kafka.config
-        if config is not None and topics - self._asked:
-            ids = ask_ids(config, topics - self._asked)
-            refuse_new_topics(before.topics, ids)
-            self._asked |= topics
-            self._topics |= ids
+        if config is not None:
+            self._topics.check(topics, before.topics, partial(ask_ids, config), now)
 
     def _project(self, frame: DataFrame, plan: LanePlan) -> tuple[DataFrame, RawFormat | None]:
         """The events of `frame` with one Spark partition for each lane, and how the lanes parse them (None: parsed).
@@ -450,7 +447,7 @@ class EventsWriter:
         after = replace(after, clock=before.clock)
         if self.source is not None:
             after = replace(after, marks=self.source.snapshot.waiting)
-        after = replace(after, topics={**before.topics, **self._topics})
+        after = replace(after, topics={**before.topics, **self._topics.known})
         if after.levels().open:
             after = replace(after, described=join_missing((before.described, carried.described)))
         if self.log is not None:

@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from .prove import prove, replay
-from .schedules import run_any
+from .schedules import run_any, run_recreated
 
 
 def _say(line: str) -> None:
@@ -22,6 +22,7 @@ def main(arguments: list[str] | None = None) -> int:
     proving.add_argument("--first", type=int, default=0, help="the first seed")
     proving.add_argument("--seed", type=int, help="replay this one with its trace")
     proving.add_argument("--processes", type=int, help="default: one for each core")
+    proving.add_argument("--recreated", action="store_true", help="only those whose source is recreated")
     planting = commands.add_parser("sabotage", help="plant bugs; each must be noticed")
     planting.add_argument("--processes", type=int, help="default: one for each core")
     choice = parser.parse_args(arguments)
@@ -29,9 +30,10 @@ def main(arguments: list[str] | None = None) -> int:
         from .sabotage import sabotage
 
         return sabotage(_say, choice.processes)
+    run = run_recreated if choice.recreated else run_any
     if choice.seed is not None:
-        return replay(choice.seed, _say, run_any)
-    return prove(choice.seeds, _say, choice.first, choice.processes, run_any)
+        return replay(choice.seed, _say, run)
+    return prove(choice.seeds, _say, choice.first, choice.processes, run)
 
 
 if __name__ == "__main__":

@@ -212,6 +212,10 @@ class AssemblingDriver(Driver):
             self._publish,
         )
 
+    def _published(self, after: Manifest) -> Manifest:
+        """The manifest to publish, with what the driver alone knows."""
+        return after
+
     def _publish(self, result: object) -> None:
         if self.over:
             return
@@ -226,7 +230,7 @@ class AssemblingDriver(Driver):
         carried = [self._rounds.carried] if self._rounds is not None else self._shares() if self._events else []
         touched = {name: state for share in carried for name, state in share.partitions.items()}
         inline = {name: content for share in carried for name, content in share.inline.items()}
-        self._log.publish(self._before.with_batch(self._batch, "q", touched, inline.items()))
+        self._log.publish(self._published(self._before.with_batch(self._batch, "q", touched, inline.items())))
         if self._excluded:
             self._world.checker.report("other", f"{self.name} published though the job was taken over before")
         spark_log = self._world.spark_logs.get(self.checkpoint.name)

@@ -1,18 +1,22 @@
 """Whether the topics of a query are still those that it has read: a topic that is made again has another id.
 
 Spark's checkpoint has offsets only. Those of a topic that was deleted, made again and has grown past them mean other
-records, and nothing else would tell.
+records, and nothing else would tell: while no run was there to see it, or between two micro-batches of a run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import inf
 from typing import Any, Final
 
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.errors import SourceChanged
 from starrocks_txn_sink.telemetry import Event, EventLogger
 
+ASKED_AGAIN: Final = 10.0
+"""Seconds after which a run asks for a topic's id again: an answer costs some milliseconds."""
 _PATIENCE: Final = 30.0
 _log = EventLogger("kafka")
 
@@ -43,3 +47,26 @@ def refuse_new_topics(before: Mapping[str, str], now: Mapping[str, str]) -> None
             id_before=before[changed[0]],
             id_now=now[changed[0]],
         )
+
+
+@dataclass(slots=True)
+class TopicIds:
+    """The ids that a run `knows` of its topics; one that the brokers never told is not asked for again."""
+
+    known: dict[str, str] = field(default_factory=dict)
+    _next: dict[str, float] = field(default_factory=dict)  # when to ask again, in seconds of a monotonic clock
+
+    def due(self, now: float) -> bool:
+        """Whether some topic is to be asked for, or none was met yet."""
+        return min(self._next.values(), default=-inf) <= now
+
+    def check(
+        self, topics: set[str], before: Mapping[str, str], ask: Callable[[set[str]], dict[str, str]], now: float
+    ) -> None:
+        """Raise SourceChanged for a topic of `topics` whose id is another one than `before`, or earlier in this run."""
+        wanted = {topic for topic in topics if self._next.get(topic, -inf) <= now}
+        if wanted:
+            ids = ask(wanted)
+            refuse_new_topics({**before, **self.known}, ids)
+            self.known |= ids
+            self._next |= {topic: now + ASKED_AGAIN if topic in self.known else inf for topic in wanted}

@@ -3,11 +3,37 @@
 Bugs that another mechanism makes harmless are listed in docs/inside/reliability.md instead of here.
 """
 
-from . import arrival, debezium, keys, loads, manifests, one_label, outcomes, plain_rows, quarantine, rows, take_over
+from . import (
+    arrival,
+    debezium,
+    keys,
+    loads,
+    manifests,
+    one_label,
+    outcomes,
+    plain_rows,
+    quarantine,
+    recreated,
+    rows,
+    take_over,
+)
 from .planting import sabotage, seeds_needed
 from .registry import BUGS
 
-GROUPS = (take_over, outcomes, loads, rows, keys, plain_rows, quarantine, arrival, one_label, manifests, debezium)
+GROUPS = (
+    take_over,
+    outcomes,
+    loads,
+    rows,
+    keys,
+    plain_rows,
+    quarantine,
+    arrival,
+    one_label,
+    manifests,
+    debezium,
+    recreated,
+)
 """The modules that name bugs."""
 
 __all__ = ["BUGS", "GROUPS", "sabotage", "seeds_needed"]

@@ -13,9 +13,9 @@ import orjson
 
 from ..assembling_world import run_assembling
 from ..debezium_world import run_debezium
-from ..schedules import run_at_least_once
+from ..schedules import RECREATED as RECREATED_WORLDS, run_at_least_once
 from ..world import run_schedule
-from .registry import ASSEMBLING, AT_LEAST_ONCE, BUGS, DEBEZIUM
+from .registry import ASSEMBLING, AT_LEAST_ONCE, BUGS, DEBEZIUM, RECREATED
 
 MOST_SEEDS = 20_000
 UNFIT = re.compile(r"\b(Attribute|Name|Runtime|Type)Error\b")
@@ -27,6 +27,7 @@ def seeds_needed(name: str, most: int = MOST_SEEDS, first: int = 0) -> tuple[str
     started = time.perf_counter()
     worlds = (ASSEMBLING, run_assembling), (DEBEZIUM, run_debezium), (AT_LEAST_ONCE, run_at_least_once)
     run = next((run for bugs, run in worlds if name in bugs), run_schedule)
+    run = RECREATED_WORLDS[RECREATED[name]] if name in RECREATED else run
     for seed in range(first, first + most):
         with ExitStack() as stack:
             BUGS[name](lambda target, attribute, value: stack.enter_context(patch.object(target, attribute, value)))

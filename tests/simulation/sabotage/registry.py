@@ -41,6 +41,18 @@ def at_least_once_bug(plant: Plant) -> Plant:
     return bug(plant)
 
 
+RECREATED: dict[str, str] = {}
+"""The bugs for schedules whose source is recreated, each with the name of their world (`schedules.RECREATED`)."""
+
+
+def recreated_bug(world: str) -> Callable[[Plant], Plant]:
+    def planted(plant: Plant) -> Plant:
+        RECREATED[plant.__name__.replace("_", " ")] = world
+        return bug(plant)
+
+    return planted
+
+
 def nothing(*_: object, **__: object) -> Iterator[Any]:
     """Steps that do nothing."""
     yield from ()

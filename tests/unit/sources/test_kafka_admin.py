@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, Uuid
 
 from starrocks_txn_sink.errors import DeadlineExceeded, SourceChanged
 from starrocks_txn_sink.sources.kafka import admin
-from starrocks_txn_sink.sources.kafka.topic_ids import ask_ids, refuse_new_topics
+from starrocks_txn_sink.sources.kafka.topic_ids import ASKED_AGAIN, TopicIds, ask_ids, refuse_new_topics
 from starrocks_txn_sink.telemetry import Event
 from tests.support.manual_clock import ManualClock
 
@@ -97,6 +97,25 @@ def test_a_topic_with_another_id_is_another_source() -> None:
     refuse_new_topics({"a": "1", "b": "2", "gone": "3"}, {"a": "1", "b": "2", "new": "4"})
     with pytest.raises(SourceChanged, match=r"made again.*id_before=2, id_now=7, topic=b.*for sync"):
         refuse_new_topics({"a": "1", "b": "2"}, {"a": "1", "b": "7"})
+
+
+def test_a_run_asks_again_for_ids_that_brokers_tell() -> None:
+    """In a long run a topic may be made again, and grow past what was read, between two micro-batches."""
+    topics, now, asked = TopicIds(), {"a": "1"}, list[set[str]]()
+
+    def ask(names: set[str]) -> dict[str, str]:
+        asked.append(names)
+        return {name: now[name] for name in names & now.keys()}
+
+    for time in (0.0, 1.0, ASKED_AGAIN - 1, ASKED_AGAIN):
+        assert topics.due(time) == (time in (0.0, ASKED_AGAIN))
+        topics.check({"a", "untold"}, {}, ask, time)
+    assert (asked, topics.known) == ([{"a", "untold"}, {"a"}], {"a": "1"})
+    now["a"] = "2"
+    with pytest.raises(SourceChanged, match="id_before=1, id_now=2, topic=a"):
+        topics.check({"a"}, {}, ask, 2 * ASKED_AGAIN)
+    with pytest.raises(SourceChanged, match="id_before=1, id_now=2"):  # after a restart
+        TopicIds().check({"a"}, {"a": "1"}, ask, 0.0)
 
 
 def test_brokers_that_do_not_answer_leave_ids_unknown_and_the_log_says_so(
