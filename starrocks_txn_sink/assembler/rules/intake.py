@@ -304,9 +304,9 @@ def _judge_repeats(
     judgements = []
     for name, start, end in zip(events.names, events.starts.tolist(), events.ends.tolist(), strict=True):
         seen = np.empty(0, np.int64) if isinstance(seen_mask, bool) else np.flatnonzero(seen_mask[start:end]) + start
-        if not len(seen) and (name not in runs or start == end):
-            continue
         places = seen if seq is None else seen[seq[seen] == 0]
+        if not len(places) and (name not in runs or start == end):
+            continue
         of_repeats = positions[places], kinds[places], table.take(pa.array(places))
         if compare:
             state, newer = states[name], len(seen) < end - start
