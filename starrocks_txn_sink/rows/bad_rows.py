@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from starrocks_txn_sink.errors import RowsRejected
 from starrocks_txn_sink.rows.columns import TABLE
-from starrocks_txn_sink.rows.segments import place_of
+from starrocks_txn_sink.rows.places import PLACE_AND_TABLE, place_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ def refused(batch: pa.RecordBatch, bad_rows: Sequence[BadRow]) -> RowsRejected:
     first = bad_rows[0]
     others = f", and so are {len(bad_rows) - 1} more of its batch" if len(bad_rows) > 1 else ""
     return RowsRejected(
-        f"A row {first.reason}{place_of(batch, first.number, ' at ')}{others}; nothing of it was sent.",
+        f"A row {first.reason}{place_of(batch, first.number, names=PLACE_AND_TABLE)}{others}; nothing of it was sent.",
         hint="Correct the source, or set on_bad_rows='quarantine', with which such source transactions become dead "
         "letters.",
         table=batch.column(TABLE)[first.number].as_py(),

@@ -20,8 +20,9 @@ import pyarrow.compute as pc
 from starrocks_txn_sink.coordinator.model import ColumnNeeds, MissingColumns
 from starrocks_txn_sink.errors import UnknownColumn
 from starrocks_txn_sink.protocol.ledger import quote
-from starrocks_txn_sink.rows import columns, segments
+from starrocks_txn_sink.rows import columns
 from starrocks_txn_sink.rows.alterations import alteration
+from starrocks_txn_sink.rows.places import place_of
 from starrocks_txn_sink.rows.unchanged import UnchangedValues, refuse_unchanged, unchanged_names
 from starrocks_txn_sink.rows.value_kinds import ValueKind, kind_of, members_of, type_for
 
@@ -56,7 +57,6 @@ def no_types(_table: str, _name: str) -> Sequence[str]:
     return ()
 
 
-_PLACE = (columns.PARTITION, columns.POSITION)
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _SHOWN = 5  # names in an error
 
@@ -117,7 +117,7 @@ class MemberNames:
         table = str(batch.column(columns.TABLE)[row].as_py())
         text = batch.column(columns.PAYLOAD)[row].cast(pa.large_binary()).as_py()
         names = _names_in(text)
-        place = segments.place_of(batch, row, " at ", _PLACE)
+        place = place_of(batch, row)
         unchanged: Sequence[str] = ()
         if names is not None and names[-1:] == (columns.UNCHANGED,):
             if self.lacking is None or self.columns_of(table, False) is not None:  # else it is to be created first
@@ -192,7 +192,7 @@ class LackingColumns:
                 if name not in self.watched[table]:
                     continue
                 if row is None or name not in row:  # nested too deep, or a name that is no text
-                    raise _unknown_column(table, [name], text, segments.place_of(batch, number, " at ", _PLACE))
+                    raise _unknown_column(table, [name], text, place_of(batch, number))
                 kind = kind_of(row[name])
                 if kind is not None:
                     self.kinds.setdefault(table, {}).setdefault(name, set()).add(kind)

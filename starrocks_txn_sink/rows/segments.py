@@ -36,6 +36,7 @@ from starrocks_txn_sink.protocol.label import epoch_of
 from starrocks_txn_sink.protocol.ledger import Position
 from starrocks_txn_sink.rows import columns
 from starrocks_txn_sink.rows.admission import PartitionRun, TableAdmission, TaggedRows
+from starrocks_txn_sink.rows.places import PLACE_AND_TABLE, place_of
 
 Octets = npt.NDArray[np.uint8]
 Bools = npt.NDArray[np.bool_]
@@ -77,6 +78,7 @@ _CHANGED_HINT: Final = (
     "check_replays=False."
 )
 
+_FIRST: Final = ", first at "
 _DIGEST: Final = "crc1:"  # begins a fingerprint; a digest that begins otherwise is not compared
 
 
@@ -476,7 +478,7 @@ def _refuse_own_tables(batch: pa.RecordBatch, tables: pa.DictionaryArray) -> Non
     for code, name in enumerate(tables.dictionary.to_pylist()):
         if is_own_table(name):
             row = pc.index(tables.indices, code).as_py()
-            place = place_of(batch, row, names=(columns.PARTITION, columns.POSITION))
+            place = place_of(batch, row, _FIRST)
             raise InputError(
                 f"A row is for the table {name}, which belongs to the sink{place}.",
                 hint=f"Names that begin with {OWN_TABLES} are reserved: correct the source, or filter such rows out.",
@@ -518,22 +520,11 @@ def refuse_nulls(batch: pa.RecordBatch, names: tuple[str, ...] = columns.COLUMNS
     for name in names:
         column = batch.column(name)
         if column.null_count:
-            place = place_of(batch, pc.index(column.is_null(), True).as_py())
+            place = place_of(batch, pc.index(column.is_null(), True).as_py(), _FIRST, PLACE_AND_TABLE)
             raise InputError(
                 f"Column {name} is NULL in {column.null_count} of {batch.num_rows} rows{place}.",
                 hint="Every row needs a source partition, a position, a table, transaction_end and its content.",
             )
-
-
-_PLACE = (columns.PARTITION, columns.POSITION, columns.TABLE)
-
-
-def place_of(batch: pa.RecordBatch, row: int, before: str = ", first at ", names: tuple[str, ...] = _PLACE) -> str:
-    """Text for the end of a message: `before` and the row's place, in the columns of `names` that the batch has."""
-    columns_there = [
-        f"{name.replace('_', ' ')} {batch.column(name)[row].as_py()}" for name in names if name in batch.schema.names
-    ]
-    return before + ", ".join(columns_there) if columns_there else ""
 
 
 def _torn_error(partition: str | None, position: int) -> InputError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, get_args
@@ -24,6 +24,7 @@ from starrocks_txn_sink.options.checks import check_choice
 from starrocks_txn_sink.options.decoding import Encoding
 from starrocks_txn_sink.options.table_rules import COMMIT_TIME, SOURCE_TABLE, RuleSet, TableRules, check_rules
 from starrocks_txn_sink.public_names import suggests_arguments
+from starrocks_txn_sink.rows.places import IN_KAFKA
 from starrocks_txn_sink.sink import projection
 from starrocks_txn_sink.sources import events
 from starrocks_txn_sink.sources.formats.bare_values import BinaryMode, ConnectorModes, DecimalMode, TimeMode
@@ -496,6 +497,7 @@ def raw_columns(frame: DataFrame, lines: RawFormat, *, topic_names: bool = False
         _place(columns.get(POSITION), "bigint").alias(POSITION),
         named_column(columns[VALUE]).alias(VALUE),
         *(_further(frame, name, column) for name, column in columns.items() if name not in _OWN),
+        *(F.col(name) for name in further_places(columns, frame.columns)),
         *projection.event_time(frame),
     ]
 
@@ -503,6 +505,12 @@ def raw_columns(frame: DataFrame, lines: RawFormat, *, topic_names: bool = False
 def text_columns(schema: T.StructType) -> list[str]:
     """The names of the columns of bytes or texts."""
     return [field.name for field in schema if isinstance(field.dataType, (T.StringType, T.BinaryType))]
+
+
+def further_places(columns: Mapping[str, str], there: Collection[str]) -> tuple[str, ...]:
+    """Kafka's columns of a frame in which a format finds the place of a message in its value, for errors."""
+    needed = POSITION not in columns and {*IN_KAFKA} <= {*there}
+    return tuple(name for name in IN_KAFKA if needed and name not in columns)
 
 
 _OWN = (SOURCE_PARTITION, POSITION, VALUE)

@@ -31,7 +31,8 @@ from starrocks_txn_sink.http.registry import SchemaRegistry
 from starrocks_txn_sink.options import SchemaChanges, SinkOptions
 from starrocks_txn_sink.options.without_effect import Circumstance, warn_of
 from starrocks_txn_sink.rows import columns as names
-from starrocks_txn_sink.sink.assembly import Assembly, TransactionAssembly, text_columns
+from starrocks_txn_sink.rows.places import IN_KAFKA
+from starrocks_txn_sink.sink.assembly import Assembly, TransactionAssembly, further_places, text_columns
 from starrocks_txn_sink.sink.batch_events import BatchOrigin, BatchTries
 from starrocks_txn_sink.sink.checkpoint import FOLDER, ProofLog
 from starrocks_txn_sink.sink.events_writer import EventsWriter
@@ -175,7 +176,7 @@ class CollectedStream:
         """The columns that the sink reads."""
         if self.assembly is None or self.assembly.lines is None:
             return set(self.schema.names)
-        return {*self.assembly.lines.columns.values(), "topic", names.EVENT_TIME}
+        return {*self.assembly.lines.columns.values(), *IN_KAFKA, names.EVENT_TIME}
 
     def write(self, batches: Sequence[pa.RecordBatch], query: str, batch_id: int) -> list[Receipt]:
         """Write a micro-batch of the query with this id."""
@@ -342,6 +343,7 @@ def _projected(batch: pa.RecordBatch, lines: RawFormat) -> pa.RecordBatch:
         if name not in events:
             values = batch.column(column)
             events[name] = _micros(values, 1000) if name == TIMESTAMP else values
+    events |= {name: batch.column(name) for name in further_places(columns, batch.schema.names)}
     if names.EVENT_TIME in batch.schema.names:
         events[names.EVENT_TIME] = _micros(batch.column(names.EVENT_TIME), 1)
     return pa.RecordBatch.from_pydict(events)

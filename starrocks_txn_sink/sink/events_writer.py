@@ -123,6 +123,7 @@ class EventsWriter:
     _row_bytes: float = 200.0  # average in the last micro-batch; the first value is a guess
     _topics: TopicIds = field(default_factory=TopicIds)
     _topic_names: bool = False  # of source partitions, in this micro-batch
+    _topic: str = ""  # the only one, where source partitions have no topic
     _kept: dict[tuple[bool, bool], _SchemaColumns] = field(default_factory=dict)  # by sorted and `_topic_names`
 
     @classmethod
@@ -223,16 +224,25 @@ class EventsWriter:
         return replace(before, clock=earlier or clock)
 
     def _needs_topic_names(self, frame: DataFrame, task: LaneTask, before: Manifest) -> bool:
-        lines = self.assembly.lines
-        if lines is None or lines.columns.get(SOURCE_PARTITION) != "partition" or "partition" not in frame.columns:
-            return False
-        if not isinstance(frame.schema["partition"].dataType, T.IntegerType):  # the query's own column
+        if not self._in_partitions(frame):
             return False
         names_before = {*before.partitions, *(task.ownership.positions if task.ownership is not None else ())}
         topics = {topic for topic, _ in query_partitions(frame, task.checkpoint)}
+        self._topic = next(iter(topics)) if len(topics) == 1 else ""
         if not topics and "topic" in frame.columns:  # nobody knows how many there are, or will be
             return not any(map(str.isdecimal, names_before))
         return needs_topic_names(topics, names_before)
+
+    def _in_partitions(self, frame: DataFrame) -> bool:
+        """Whether Kafka's partitions are the source partitions, and not a column of the query's own."""
+        lines = self.assembly.lines
+        if lines is None or lines.columns.get(SOURCE_PARTITION) != "partition" or "partition" not in frame.columns:
+            return False
+        return isinstance(frame.schema["partition"].dataType, T.IntegerType)
+
+    @property
+    def _at_offsets(self) -> bool:
+        return self.assembly.lines is not None and self.assembly.lines.columns.get(POSITION) == "offset"
 
     def _lanes(
         self, frame: DataFrame, task: LaneTask, before: Manifest, now: float, collect: Collect, alter: AlterTables
@@ -291,6 +301,7 @@ class EventsWriter:
             small_rows=SMALL_ROWS,
             marker="" if log is None else log.marker,
             compare=task.options.check_replays,
+            placed=self._in_partitions(frame) and self._at_offsets,
             rules=self.assembly.rule_set,
             described=before.described,
         )
@@ -367,7 +378,7 @@ class EventsWriter:
             options = with_decoding(self.terms.options, self.assembly.encoding)
             self.terms = replace(self.terms, options=options, tables=self.session.tables)
             self.rules = rules_for(self.assembly.rule_set, self.terms)
-        assembly = replace(assembly, content=replace(self.terms.encoder, rules=self.rules))
+        assembly = replace(assembly, content=replace(self.terms.encoder, rules=self.rules, topic=self._topic))
         task = replace(task, options=self.terms.options, keys=self.terms.keys)
         return [decode(row[0]) for row in rows.mapInArrow(AssemblingLaneTask(task, assembly), _MESSAGES).collect()]
 

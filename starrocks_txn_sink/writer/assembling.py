@@ -37,7 +37,8 @@ from starrocks_txn_sink.options.table_rules import METADATA, NO_RULES, RuleSet, 
 from starrocks_txn_sink.protocol.snapshots import Marks, then
 from starrocks_txn_sink.protocol.source_keys import SourceKey
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS, take_first
-from starrocks_txn_sink.rows.columns import EVENT_TIME
+from starrocks_txn_sink.rows.columns import EVENT_TIME, OFFSET, TOPIC_PARTITION
+from starrocks_txn_sink.rows.places import with_offsets
 from starrocks_txn_sink.sources.formats.column_rules import apply_rules, ruled_columns
 from starrocks_txn_sink.sources.formats.connect_types import SourceColumn, columns_of
 from starrocks_txn_sink.sources.formats.raw_format import POSITION, SOURCE_PARTITION, ParsedMessages, RawFormat
@@ -70,8 +71,8 @@ class AssemblySpec:
     driver has written the file `marker` into the `directory`: a lane that finds the file shares the directory. A
     `relayed` lane cannot reach the query's directory: it has no `directory`, and all its files travel in `inline`. With
     `ranges` each lane reads its own offsets of Kafka, and takes no rows from Spark. `compare`: see
-    TransactionAssembler. `described` are the types, by the schemas of earlier micro-batches, of columns that tables
-    lack.
+    TransactionAssembler. The source partitions of `placed` messages are Kafka's, and their positions are offsets.
+    `described` are the types, by the schemas of earlier micro-batches, of columns that tables lack.
     """
 
     assembler: type[Assembler]
@@ -92,6 +93,7 @@ class AssemblySpec:
     relayed: bool = False
     ranges: Sequence[OffsetRanges] = ()
     compare: bool = True
+    placed: bool = False
     rules: RuleSet = NO_RULES
     described: MissingColumns = field(default_factory=dict)
 
@@ -269,7 +271,9 @@ class LaneAssembler:
         if lines is None:
             yield from (apply_rules(self._assembly.rules, _cast_events(batch)) for batch in batches)
             return
-        for result, piece in map_ahead(partial(_parse, lines, self._assembly.rules), _pieces(batches), _PARSERS):
+        for result, piece in map_ahead(
+            partial(_parse, lines, self._assembly.rules, self._assembly.placed), _pieces(batches), _PARSERS
+        ):
             self._malformed += result.malformed
             self._truncates.update(result.truncates)
             if result.marks:
@@ -328,9 +332,13 @@ def map_ahead(work: Callable[[In], Out], items: Iterable[In], threads: int) -> I
             yield futures.popleft().result()
 
 
-def _parse(lines: RawFormat, rules: RuleSet, batch: pa.RecordBatch) -> tuple[ParsedMessages, pa.RecordBatch]:
+def _parse(
+    lines: RawFormat, rules: RuleSet, placed: bool, batch: pa.RecordBatch
+) -> tuple[ParsedMessages, pa.RecordBatch]:
     """The events in a batch by the rules, and the batch itself."""
-    parsed = lines.parse(batch, (EVENT_TIME,) if EVENT_TIME in batch.schema.names else ())
+    messages = with_offsets(batch, placed=placed)
+    kept = tuple(name for name in (EVENT_TIME, OFFSET, TOPIC_PARTITION) if name in messages.schema.names)
+    parsed = lines.parse(messages, kept)
     return replace(parsed, events=apply_rules(rules, parsed.events)) if rules.rules else parsed, batch
 
 

@@ -17,6 +17,7 @@ from starrocks_txn_sink.protocol.refusals import UNSAID
 from starrocks_txn_sink.rows.admission import PartitionRun
 from starrocks_txn_sink.rows.bad_rows import Judge
 from starrocks_txn_sink.rows.columns import PARTITION, PAYLOAD, POSITION, TABLE
+from starrocks_txn_sink.rows.places import in_kafka
 from starrocks_txn_sink.rows.segments import Bools
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ class DeadLetters:
         for bad_row in self._judge(batch):
             place = batch.column(PARTITION)[bad_row.number].as_py(), int(positions[bad_row.number])
             if place not in self._places:
-                reason = f"A row of {batch.column(TABLE)[bad_row.number].as_py()} {bad_row.reason}."
+                table, message = batch.column(TABLE)[bad_row.number].as_py(), in_kafka(batch, bad_row.number)
+                reason = f"A row of {table}{message and f' at {message}'} {bad_row.reason}."
                 self._places[place] = self._found[place] = DeadLetter(reason, self._task.label)
                 if place == begun or len(self._found) > self._task.options.max_quarantined:
                     raise BadRowsFound(self._found)
@@ -78,7 +80,8 @@ class DeadLetters:
         for bad_row in self._explain(rows):
             place = rows.column(PARTITION)[bad_row.number].as_py(), int(positions[bad_row.number])
             table, letter = rows.column(TABLE)[bad_row.number].as_py(), self._places[place]
-            found = f"{UNSAID}; the sink finds that a row of {table} {bad_row.reason}."
+            message = in_kafka(rows, bad_row.number)
+            found = f"{UNSAID}; the sink finds that a row of {table}{message and f' at {message}'} {bad_row.reason}."
             self._places[place] = replace(letter, reason=letter.reason.replace(f"{UNSAID}.", found))
 
     def receipt(self, receipt: Receipt) -> Receipt:

@@ -29,14 +29,13 @@ from starrocks_txn_sink.rows.partitions import (
     open_more,
     statements,
 )
-from starrocks_txn_sink.rows.segments import place_of
+from starrocks_txn_sink.rows.places import place_of
 from starrocks_txn_sink.rows.target import TargetColumn, spelled
 from starrocks_txn_sink.sql.connection import VERSION_SQL, LeaderConnection, read_version
 
 _SECONDS: Final = 60.0
 """For what is known: partitions go by hand or by a table's rule for old ones, which no load would notice before."""
 _PARTITIONED: Final = "SELECT TABLE_NAME, PARTITION_KEY FROM information_schema.tables_config WHERE TABLE_SCHEMA = %s"
-_PLACE: Final = (columns.PARTITION, columns.POSITION)
 _IS_THERE: Final = re.compile(r"(?i)duplicate|exist|conflict")
 """In the refusal of a list's partition whose value is in another one already."""
 
@@ -138,7 +137,7 @@ class PartitionCheck:
             partitions = self.known.of(str(table), self.deadline) if table else None
             if partitions is not None:
                 mask = pc.equal(tables, table)
-                place = place_of(batch, pc.index(mask, True).as_py(), " at ", _PLACE)
+                place = place_of(batch, pc.index(mask, True).as_py())
                 self._open(partitions, batch.column(columns.PAYLOAD).filter(mask), place)
 
     def _open(self, partitions: TablePartitions, rows: pa.Array, place: str) -> None:

@@ -44,18 +44,10 @@ from starrocks_txn_sink.protocol.ledger import Position
 from starrocks_txn_sink.rows.admission import TableAdmission
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS, ArrivalOrder
 from starrocks_txn_sink.rows.body import UniqueRows
-from starrocks_txn_sink.rows.columns import PARTITION, POSITION
+from starrocks_txn_sink.rows.columns import POSITION
 from starrocks_txn_sink.rows.keys import TableKey
-from starrocks_txn_sink.rows.segments import (
-    CheckRows,
-    FitRows,
-    Replay,
-    Segmenter,
-    Skip,
-    as_they_are,
-    place_of,
-    rows_of_part,
-)
+from starrocks_txn_sink.rows.places import place_of
+from starrocks_txn_sink.rows.segments import CheckRows, FitRows, Replay, Segmenter, Skip, as_they_are, rows_of_part
 from starrocks_txn_sink.rows.target import TargetColumn
 from starrocks_txn_sink.rows.unchanged import UnchangedValues
 from starrocks_txn_sink.rows.unpositioned import UnpositionedSegmenter
@@ -494,7 +486,7 @@ def place_of_first(batches: Iterable[pa.RecordBatch]) -> str | None:
     first = next((batch for batch in batches if batch.num_rows), None)
     if first is None or POSITION not in first.schema.names or not first.column(POSITION)[0].is_valid:
         return None  # raw values may have their positions in the JSON
-    return place_of(first, 0, "from ", (PARTITION, POSITION))
+    return place_of(first, 0, "from ")
 
 
 def now_text(clock: Clock) -> str:

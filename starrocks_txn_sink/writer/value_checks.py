@@ -23,15 +23,15 @@ from starrocks_txn_sink.coordinator.model import SEPARATOR
 from starrocks_txn_sink.errors import OptionError, UnfitValue
 from starrocks_txn_sink.options.decoding import Encoding
 from starrocks_txn_sink.options.sink_options import is_own_table
-from starrocks_txn_sink.rows import columns, segments
+from starrocks_txn_sink.rows import columns
 from starrocks_txn_sink.rows.bad_rows import BadRow
+from starrocks_txn_sink.rows.places import place_of
 from starrocks_txn_sink.rows.target import TargetColumn
 from starrocks_txn_sink.rows.values.judgement import RowRules, UnfitColumn
 
 ColumnsOf = Callable[[str, bool], Sequence[TargetColumn]]
 """The columns of a table, none if nothing is known about it; with True the server is asked again."""
 
-_PLACE: Final = (columns.PARTITION, columns.POSITION)
 _OFFSET: Final = re.compile(r"([+-])(\d\d):?(\d\d)")
 _UTC: Final = ("UTC", "Z", "GMT", "Etc/UTC")
 
@@ -76,7 +76,7 @@ class ValueChecks:
     def _unfit_value(
         self, batch: pa.RecordBatch, number: int, table: str, faults: dict[int, UnfitColumn]
     ) -> UnfitValue:
-        fault, place = faults[number], segments.place_of(batch, number, " at ", _PLACE)
+        fault, place = faults[number], place_of(batch, number)
         if self.shows_keys:
             place += _key_text(batch, number, self._columns[table])
         more = f" {len(faults) - 1} more rows that came with it have such a value." if len(faults) > 1 else ""

@@ -19,6 +19,7 @@ from starrocks_txn_sink.assembler.rules.release import ReleasedRows
 from starrocks_txn_sink.coordinator.model import SEPARATOR
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.rows import columns
+from starrocks_txn_sink.rows.places import in_kafka, with_partitions
 
 _BATCH_BYTES: Final = 4 << 20
 
@@ -27,13 +28,15 @@ _BATCH_BYTES: Final = 4 << 20
 class PayloadEncoder:
     """Encodes rows of tables in `database`; `keyless` tables have no primary key, so they take no deletes.
 
-    A delete gets a placeholder for each column in `placeholders` that it lacks. Rows follow their `rules`.
+    A delete gets a placeholder for each column in `placeholders` that it lacks. Rows follow their `rules`. The query
+    reads the `topic` alone, unless that is "".
     """
 
     database: str
     keyless: tuple[str, ...] = ()
     placeholders: columns.Placeholders = field(default_factory=dict)
     rules: RowRules = RowRules()  # noqa: RUF009 - frozen
+    topic: str = ""
 
     def batches(self, released: Iterable[ReleasedRows]) -> Iterator[pa.RecordBatch]:
         """Yield batches of lane rows; joins small parts, because each batch costs milliseconds."""
@@ -53,7 +56,8 @@ class PayloadEncoder:
         rows = pa.concat_tables([part.rows for part in parts]).combine_chunks()
         names = pa.array([name for part in parts for name in part.names], pa.string())
         counts = np.concatenate([part.counts for part in parts])
-        partitions = names.take(pa.array(np.repeat(np.arange(len(names)), counts)))
+        of_row = np.repeat(np.arange(len(names)), counts)
+        partitions, rows = names.take(pa.array(of_row)), with_partitions(rows, names.to_pylist(), of_row, self.topic)
         databases = rows[model.DATABASE]
         if databases.null_count < rows.num_rows:
             other_database = columns.other_database(self.database)
@@ -68,8 +72,8 @@ class PayloadEncoder:
             columns.TRANSACTION_END: one_array(rows[model.TRANSACTION_END]),
             columns.PAYLOAD: payload,
         }
-        if columns.EVENT_TIME in rows.schema.names:
-            batch[columns.EVENT_TIME] = one_array(rows[columns.EVENT_TIME])
+        further = (columns.EVENT_TIME, columns.OFFSET, columns.TOPIC_PARTITION)
+        batch |= {name: one_array(rows[name]) for name in further if name in rows.schema.names}
         if deleted is not None:
             batch[columns.DELETED] = deleted
         return pa.RecordBatch.from_pydict(batch)
@@ -131,8 +135,9 @@ def _refuse(
     """Raise InputError for the first of the rows `wrong`; its value stands between the two `texts`."""
     if pc.any(wrong).as_py():
         at = pc.index(wrong, True).as_py()
+        place = f"source partition {partitions[at].as_py()}, position {rows[model.POSITION][at].as_py()}"
+        kafka = in_kafka(rows, at)
         raise InputError(
-            f"{columns.REFUSED}{values[at].as_py().join(texts)} at source partition {partitions[at].as_py()}, "
-            f"position {rows[model.POSITION][at].as_py()}.",
+            f"{columns.REFUSED}{values[at].as_py().join(texts)} at {place}{kafka and ', '}{kafka}.",
             hint=advice or "Correct the source, or filter such events out before the sink.",
         )

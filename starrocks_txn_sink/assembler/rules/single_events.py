@@ -21,7 +21,7 @@ from starrocks_txn_sink.assembler.rules.release import ReleasedRows
 from starrocks_txn_sink.assembler.rules.spill import CarriedState, SpillStorage, other_rules
 from starrocks_txn_sink.assembler.verified.intake import SNAPSHOT
 from starrocks_txn_sink.errors import InputError
-from starrocks_txn_sink.rows.columns import EVENT_TIME
+from starrocks_txn_sink.rows.columns import EVENT_TIME, OFFSET
 from starrocks_txn_sink.telemetry import Event
 
 _COLUMNS: Final = (model.POSITION, model.TXN_ID, *model.PAYLOAD)
@@ -79,7 +79,7 @@ class SingleEvents(Assembler):
         )
         partitioned = self._without_repeats(partitioned, any_order=any_order)
         count = partitioned.table.num_rows
-        more = [name for name in (model.SEQ, EVENT_TIME) if name in partitioned.table.column_names]
+        more = [name for name in (model.SEQ, EVENT_TIME, OFFSET) if name in partitioned.table.column_names]
         columns = partitioned.table.select([*_COLUMNS, *more])
         rows = columns if partitioned.order is None else columns.take(pa.array(partitioned.order))
         filled = rows[model.TABLE].is_valid()

@@ -195,7 +195,7 @@ class SpillStorage:
         return [BlobPlace(name, number) for number in range(len(blobs))]
 
     def read(self, place: BlobPlace, columns: tuple[str, ...] = ()) -> pa.Table:
-        """The rows at `place`, or some of their `columns` alone; InputError if the file is missing."""
+        """The rows at `place`, or those of their `columns` that there are; InputError if the file is missing."""
         opened = self._opened.pop(place.file, None)
         file, whole = self._opened[place.file] = self._open(place.file) if opened is None else opened
         if len(self._opened) > self.most_open:
@@ -203,7 +203,7 @@ class SpillStorage:
         if not columns:
             return pa.Table.from_batches([whole.get_batch(place.number)])
         if (place.file, columns) not in self._narrow:
-            fields = [whole.schema.get_field_index(name) for name in columns]
+            fields = [whole.schema.get_field_index(name) for name in columns if name in whole.schema.names]
             options = pa.ipc.IpcReadOptions(included_fields=fields)
             self._narrow[place.file, columns] = pa.ipc.open_file(file, options=options)
         return pa.Table.from_batches([self._narrow[place.file, columns].get_batch(place.number)])

@@ -35,7 +35,7 @@ from starrocks_txn_sink.assembler.verified.rules import (
 from starrocks_txn_sink.assembler.verified.sources import Successions
 from starrocks_txn_sink.assembler.verified.units import DEAD_LETTER_SUFFIX
 from starrocks_txn_sink.protocol.snapshots import Marks, then, whole
-from starrocks_txn_sink.rows.columns import EVENT_TIME
+from starrocks_txn_sink.rows.columns import EVENT_TIME, OFFSET, TOPIC_PARTITION
 from starrocks_txn_sink.telemetry import Event
 
 HELD_BYTES: Final = 96 << 20
@@ -49,6 +49,9 @@ _PIECE_ROWS: Final = 50_000
 _AT, _BYTES = "at", "bytes"
 """In place of a row's text: the number of its event in the source's events, and the size of the text."""
 _PROOF: Final = tuple(name for name in v.HELD_EVENTS.names if name != model.ROW)
+_IN_KAFKA: Final = pa.schema([(OFFSET, pa.int64()), (TOPIC_PARTITION, pa.string())])
+_TEXTS: Final = (model.ROW, *_IN_KAFKA.names)
+"""What the rules do not read."""
 
 
 @dataclass(slots=True)
@@ -57,7 +60,7 @@ class _Segment:
 
     rows: int
     bytes: int
-    table: pa.Table | None = None  # HELD_EVENTS
+    table: pa.Table | None = None  # HELD_EVENTS, then _IN_KAFKA
     place: BlobPlace | None = None
     number: int | None = None
 
@@ -120,7 +123,7 @@ class VerifiedLane(Assembler):
         source, segments = self._sources[name], []
         for segment in self._sources[name].segments:
             assert segment.place is not None
-            events = self.storage.read(segment.place)
+            events = _placed(self.storage.read(segment.place))
             for owner, mask in self._successions.parts(self._successions.first(name), events[v.TIMESTAMP]):
                 part = events if mask is None else events.filter(mask)
                 if owner != name:
@@ -147,11 +150,15 @@ class VerifiedLane(Assembler):
         source = self._sources.get(name)
         if source is None:
             source = self._sources[name] = _source_of(VerifiedState(), {})
+        in_kafka = _placed(events).select(_IN_KAFKA.names)
         events = events.select(v.EVENTS.names).cast(v.EVENTS)
         source.proofs.append(_proof(events.drop_columns([model.ROW]), events[model.ROW], source.events))
         source.events += events.num_rows
         arrivals = pa.array(np.full(events.num_rows, float(self.now)))
-        for piece in model.pieces(events.append_column(v.HELD_EVENTS.field(v.ARRIVED), arrivals)):
+        held = events.append_column(v.HELD_EVENTS.field(v.ARRIVED), arrivals)
+        for kafka_field, column in zip(_IN_KAFKA, in_kafka.columns, strict=True):
+            held = held.append_column(kafka_field, column)
+        for piece in model.pieces(held):
             source.segments.append(_Segment(piece.num_rows, piece.nbytes, piece))
             self._held_bytes += source.segments[-1].bytes
 
@@ -266,7 +273,7 @@ class VerifiedLane(Assembler):
         segments_written: list[_Segment] = []
         waiting: list[pa.Table] = []
         for segment, mask in segments_left:
-            table = segment.table if segment.place is None else self.storage.read(segment.place)
+            table = segment.table if segment.place is None else _placed(self.storage.read(segment.place))
             assert table is not None
             waiting.append(table.filter(pa.array(mask)))
             if sum(table.nbytes for table in waiting) > _READ_BYTES:
@@ -303,18 +310,18 @@ class _TextCache:
     """Texts of rows that are in the spill storage: the newest _READ_BYTES of them are kept."""
 
     storage: SpillStorage
-    _texts: OrderedDict[BlobPlace, pa.Array] = field(default_factory=OrderedDict)
+    _texts: OrderedDict[BlobPlace, pa.Table] = field(default_factory=OrderedDict)
     _bytes: int = 0
     _read_bytes: int = 0  # since memory was given back
 
-    def texts_of(self, segment: _Segment) -> pa.Array:
-        """The texts of a segment, one for each event."""
+    def texts_of(self, segment: _Segment) -> pa.Table:
+        """The texts of a segment, one for each event, and their places in Kafka."""
         if segment.place is None:
             assert segment.table is not None
-            return _one_array(segment.table[model.ROW])
+            return segment.table.select(_TEXTS)
         texts = self._texts.pop(segment.place, None)
         if texts is None:
-            texts = _one_array(self.storage.read(segment.place, (model.ROW,))[model.ROW])
+            texts = _placed(self.storage.read(segment.place, _TEXTS)).select(_TEXTS)
             self._bytes += texts.nbytes
             self._read_bytes += texts.nbytes
         self._texts[segment.place] = texts
@@ -338,15 +345,16 @@ class _SourceRows:
     texts: _TextCache
 
     def with_rows(self, events: pa.Table) -> pa.Table:
-        """The events with their rows, and EVENT_TIME of Kafka's timestamps (WithRows)."""
+        """The events with their rows, EVENT_TIME of Kafka's timestamps, and their places in Kafka (WithRows)."""
         columns = {name: events[name] for name in events.column_names if name not in (_AT, _BYTES)}
-        columns[model.ROW] = self._take(events[_AT].to_numpy())
+        texts = self._take(events[_AT].to_numpy())
+        columns |= {name: texts[name] for name in _TEXTS if name == model.ROW or texts[name].null_count < len(texts)}
         columns[EVENT_TIME] = pc.multiply(events[v.TIMESTAMP], 1000)
         return pa.table(columns)
 
-    def _take(self, at: Indexes) -> pa.Array:
+    def _take(self, at: Indexes) -> pa.Table:
         if not len(at):
-            return pa.array([], pa.string())
+            return pa.schema([v.HELD_EVENTS.field(model.ROW), *_IN_KAFKA]).empty_table()
         starts = np.cumsum([0, *(segment.rows for segment in self.segments)])
         owner = np.searchsorted(starts, at, side="right") - 1
         order = np.argsort(owner, kind="stable")
@@ -357,7 +365,7 @@ class _SourceRows:
         ]
         if len(parts) == 1 and (order[1:] > order[:-1]).all():
             return parts[0]
-        return pa.concat_arrays(parts).take(pa.array(np.argsort(order)))
+        return pa.concat_tables(parts).combine_chunks().take(pa.array(np.argsort(order)))
 
 
 def give_back_memory() -> None:
@@ -396,8 +404,12 @@ def _places(segments: Sequence[_Segment]) -> dict[int, BlobPlace]:
     return {segment.number: segment.place for segment in segments if segment.number is not None and segment.place}
 
 
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+def _placed(events: pa.Table) -> pa.Table:
+    """The events with the columns _IN_KAFKA: NULL where they are not of Kafka, and in a state of an earlier release."""
+    for missing in _IN_KAFKA:
+        if missing.name not in events.column_names:
+            events = events.append_column(missing, pa.nulls(events.num_rows, missing.type))
+    return events
 
 
 _NEW: Final = _with_places(v.EVENTS.empty_table().drop_columns([model.ROW]), pa.array([], pa.int64()), 0).schema

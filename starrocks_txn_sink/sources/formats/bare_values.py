@@ -22,9 +22,10 @@ from starrocks_txn_sink.coordinator.model import SEPARATOR
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options.checks import check_choice
 from starrocks_txn_sink.options.decoding import Encoding
-from starrocks_txn_sink.rows import columns, segments
+from starrocks_txn_sink.rows import columns
 from starrocks_txn_sink.rows.json_members import members
 from starrocks_txn_sink.rows.metadata import numbers_by_table
+from starrocks_txn_sink.rows.places import place_of
 from starrocks_txn_sink.rows.target import BITS, TargetColumn
 from starrocks_txn_sink.rows.value_kinds import ValueKind, kind_of, members_of
 from starrocks_txn_sink.sources.formats.connect_values import Conversion, Plan, convert_row, convert_rows, is_base64
@@ -51,7 +52,6 @@ _NO_NUMBERS: Final = (
 )
 _VARIABLE: Final = {"scale", "value"}
 _LOOKED_AT: Final = 100  # rows of a table: a millisecond at most, and a column is NULL in all of them rarely
-_PLACE: Final = (columns.PARTITION, columns.POSITION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +202,7 @@ class BareValues:
                 return
 
     def _refusal(self, batch: pa.RecordBatch, number: int, table: str, column: TargetColumn) -> InputError:
-        place, about = segments.place_of(batch, number, " at ", _PLACE), f"column {column.name} of table {table}"
+        place, about = place_of(batch, number), f"column {column.name} of table {table}"
         if _element(column)[0] in _DATES:
             who = "the message" if self.modes.time is None else f"time_precision_mode={self.modes.time!r}"
             text = f"A row has a number for {about}, which has dates{place}; what it counts, {who} does not say."
