@@ -27,7 +27,7 @@ from starrocks_txn_sink.options.table_rules import (
 )
 from starrocks_txn_sink.rows.columns import OWN_OP
 from starrocks_txn_sink.rows.key_sizes import LIMIT
-from starrocks_txn_sink.rows.target import MOST_BYTES, NO_KEYS, TargetColumn, TargetType, parse_type
+from starrocks_txn_sink.rows.target import MOST_BYTES, NO_KEYS, STRING_BYTES, TEXT, TargetColumn, TargetType, parse_type
 from starrocks_txn_sink.rows.widening import fits_or_widens, holds, widened, wider_type
 from starrocks_txn_sink.sink.schema.plan import (
     SchemaChange,
@@ -45,18 +45,20 @@ KEEPS_EACH_CHANGE: Final = "DUP_KEYS"
 _EACH_CHANGE: Final = "a DUPLICATE KEY table keeps each change as a row, and the first delete stops the query"
 
 
-_TIMES: Final = "infinity, years before 1 and after 9999"
+_TIMES: Final = "infinity, years before 1 and after 9999, and the date 0000-00-00"
 _LONG: Final = f"texts of more than {MOST_BYTES:,} bytes"
 _LIMITS: Final = {
     **dict.fromkeys(("FLOAT", "DOUBLE"), "NaN and Infinity"),
     **dict.fromkeys(("DATE", "DATETIME"), _TIMES),
-    **dict.fromkeys(("JSON", "VARBINARY"), _LONG),
+    "JSON": f"documents of more than {MOST_BYTES:,} bytes, or with numbers that a DOUBLE rounds",
+    **dict.fromkeys((TEXT, "VARBINARY"), _LONG),
+    "ARRAY<STRING>": f"elements of more than {STRING_BYTES:,} bytes",
 }
 _KEY_LIMITS: Final = {
     **dict.fromkeys(("DATE", "DATETIME"), _TIMES),
     **dict.fromkeys(("VARCHAR", "STRING"), f"primary keys of more than {LIMIT} bytes"),
 }
-"""What a source's value may be and a column of the type does not hold, by the type's name."""
+"""What a source's value may be and a column of the type does not hold, by the type or its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +87,11 @@ class SourcePlan:
 
     def _limit(self, wanted_table: _Wanted) -> None:
         for name, column in wanted_table.columns.items():
-            kind = column.new_type.partition("(")[0]
+            kind = column.new_type.replace("ARRAY<", "").rstrip(">")  # an array holds what its elements are
             limits = _KEY_LIMITS if name in wanted_table.keys else _LIMITS
-            if kind in limits:
-                self.limits.setdefault(limits[kind], []).append(f"{wanted_table.name}.{name}")
+            limit = next((limits[of] for of in (column.new_type, kind, kind.partition("(")[0]) if of in limits), None)
+            if limit is not None:
+                self.limits.setdefault(limit, []).append(f"{wanted_table.name}.{name}")
 
 
 @dataclass(frozen=True, slots=True)

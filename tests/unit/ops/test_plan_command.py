@@ -160,7 +160,7 @@ def test_a_table_that_exists_follows_its_source(plan: Command, lines: Write, cap
     file = lines(event({**ORDERS, "n": field("int64"), "born": field("int32", TIME + "Date")}))
     assert plan("--messages", file, "--apply") == 0
     assert capsys.readouterr().out.splitlines() == [
-        "-- no column holds infinity, years before 1 and after 9999: orders.born",
+        "-- no column holds infinity, years before 1 and after 9999, and the date 0000-00-00: orders.born",
         '-- a row with such a value stops the query; on_bad_rows = "quarantine" sets its source transaction aside',
         "ALTER TABLE `shop`.`orders` ADD COLUMN `born` DATE NULL, MODIFY COLUMN `price` DECIMAL(10,2) NULL, "
         "MODIFY COLUMN `n` BIGINT NULL;",

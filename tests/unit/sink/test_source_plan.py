@@ -286,12 +286,19 @@ def test_values_that_no_column_holds_are_said_with_their_columns() -> None:
         "day": field("int32", "io.debezium.time.Date"),
         "doc": field("string", "io.debezium.data.Json"),
         "n": field("int32"),
+        "note": field("string"),
+        "short": field("string", source_type="VARCHAR", source_length=8),
+        "wide": field("string", source_type="VARCHAR", source_length=1 << 20),
+        "days": {**field("array"), "items": field("int32", "io.debezium.time.Date")},
+        "notes": {**field("array"), "items": field("string")},
     }
     assert plan(source(fields)).limits == {
         "primary keys of more than 128 bytes": ["t.id"],
         "NaN and Infinity": ["t.rate"],
-        "infinity, years before 1 and after 9999": ["t.at", "t.day"],
-        "texts of more than 1,048,576 bytes": ["t.doc"],
+        "infinity, years before 1 and after 9999, and the date 0000-00-00": ["t.at", "t.day", "t.days"],
+        "documents of more than 1,048,576 bytes, or with numbers that a DOUBLE rounds": ["t.doc"],
+        "texts of more than 1,048,576 bytes": ["t.note", "t.wide"],
+        "elements of more than 65,533 bytes": ["t.notes"],
     }
 
 
