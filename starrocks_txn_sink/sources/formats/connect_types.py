@@ -46,6 +46,7 @@ _BY_KIND: Final = {
     Kind.UNSIGNED: "LARGEINT",
 }
 _CHARACTERS: Final = re.compile(r"(N?CHAR|N?VARCHAR2?|BPCHAR|(NATIONAL )?CHARACTER( VARYING)?)\b.*")
+_BINARY: Final = re.compile(r"((TINY|MEDIUM|LONG)?BLOB|(VAR)?BINARY)\b.*")
 _NUMERIC: Final = re.compile(r"(NUMERIC|DECIMAL|DEC|FIXED|NUMBER)\b.*")
 
 _NO_TIME: Final = "StarRocks has no type for a time of the day"
@@ -58,6 +59,13 @@ _BYTES_AS_TEXT: Final = (
     "the connector sends bytes as text: with binary.handling.mode base64 a large value that an update leaves unchanged "
     "comes as NULL, so set binary.handling.mode to bytes"
 )
+_BINARY_AS_TEXT: Final = "the connector sends bytes as text, by its binary.handling.mode: base64 or hexadecimal digits"
+_LETTERS: Final = (
+    "Canal writes bytes as letters in ISO-8859-1, so one above 127 has two bytes in the column; a VARBINARY takes none "
+    "of these texts"
+)
+BYTES_IN_LETTERS: Final = "BYTES IN ISO-8859-1"
+"""In place of a source's type: bytes whose text has a letter of ISO-8859-1 for each."""
 _TOO_WIDE: Final = f"numbers with more digits than the {MOST_DIGITS} of a DECIMAL: the text has all of them"
 _ROUNDED: Final = (
     "the source's type is NUMERIC, and the connector sends a DOUBLE of it, which rounds: set decimal.handling.mode to "
@@ -94,7 +102,7 @@ class SourceColumn:
     @property
     def stands_for_bytes(self) -> bool:
         """Whether a text stands for bytes, which a VARBINARY gets as bytes."""
-        return self.note in (_BASE64, _BYTES_AS_TEXT)
+        return self.note in (_BASE64, _BYTES_AS_TEXT, _BINARY_AS_TEXT)
 
     @property
     def vague(self) -> bool:
@@ -161,6 +169,10 @@ def _text(name: str, field: Mapping[str, Any]) -> SourceColumn:
     source, length = source_type(field), _parameter(field, _SOURCE + "length")
     if source == "BYTEA":  # of PostgreSQL alone, which leaves unchanged values out
         return SourceColumn(name, STRING, _BYTES_AS_TEXT, long=True)
+    if _BINARY.fullmatch(source):
+        return SourceColumn(name, STRING, _BINARY_AS_TEXT, long=True)
+    if source == BYTES_IN_LETTERS:
+        return SourceColumn(name, STRING, _LETTERS, unlimited=True, long=True)
     if field.get("name") or length is None or length < 1:  # the length of an ENUM is not that of its values
         return SourceColumn(name, STRING, unlimited=source == "TEXT", long=not field.get("name"))
     if _CHARACTERS.fullmatch(source):

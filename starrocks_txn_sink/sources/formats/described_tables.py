@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from starrocks_txn_sink.errors import InputError
-from starrocks_txn_sink.sources.formats.connect_types import SourceTable, table_of_message
+from starrocks_txn_sink.sources.formats.connect_types import BYTES_IN_LETTERS, SourceTable, table_of_message
 
 CANAL, MAXWELL = "canal", "maxwell"
 
@@ -116,9 +116,11 @@ def _field(mysql_type: str) -> dict[str, Any]:
         return _parameters("bytes", _BITS, length=length if name == "bit" and length else _MOST_BITS)
     if name in ("char", "varchar"):
         return _parameters("string", "", **{f"{_SOURCE}type": name, f"{_SOURCE}length": length or 0})
-    return _parameters("string", "", **{f"{_SOURCE}type": "TEXT"})
+    kind = BYTES_IN_LETTERS if _BYTES.fullmatch(name) else "TEXT"
+    return _parameters("string", "", **{f"{_SOURCE}type": kind})
 
 
+_BYTES: Final = re.compile(r"(tiny|medium|long)?blob|(var)?binary")
 _FLOAT_BITS: Final = 24  # beyond, MySQL's FLOAT(bits) is a DOUBLE
 
 

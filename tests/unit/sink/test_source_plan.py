@@ -74,7 +74,12 @@ def refused(*sources: SourceTable, **more: object) -> str:
 
 def test_bytes_of_the_source_fit_a_varbinary_that_is_there() -> None:
     """The server decodes their texts; a text of the source does not fit."""
-    fields = {"id": field("int64"), "photo": field("bytes"), "scan": field("string", source_type="BYTEA")}
+    scans = [field("string", source_type=kind) for kind in ("BYTEA", "BLOB")]
+    for scan in scans:
+        _bytes_fit({"id": field("int64"), "photo": field("bytes"), "scan": scan})
+
+
+def _bytes_fit(fields: dict[str, Any]) -> None:
     target = (column("id", "BIGINT", key=True), column("photo", "VARBINARY"), column("scan", "VARBINARY(9)"))
     assert plan(source(fields), target=target).refusals == []
     text = {**fields, "scan": field("string", source_type="VARCHAR", source_length=2)}

@@ -123,6 +123,8 @@ def test_a_new_column_holds_what_a_text_without_a_length_can_have(of: Field, typ
         (field("array", items=field("bytes")), "base64"),
         (field("double", source_type="NUMERIC", source_length=10), "set decimal.handling.mode to precise"),
         (field("string", source_type="BYTEA"), "set binary.handling.mode to bytes"),
+        (field("string", source_type="LONGBLOB"), "base64 or hexadecimal digits"),
+        (field("string", source_type="VARBINARY(9)", source_length=9), "base64 or hexadecimal digits"),
     ],
 )
 def test_a_type_that_is_not_the_closest_one_is_said(of: Field, note: str) -> None:

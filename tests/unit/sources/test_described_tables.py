@@ -68,6 +68,13 @@ def test_canals_types_become_those_that_hold_its_texts() -> None:
     assert not any(column.refusal for column in columns)
 
 
+@pytest.mark.parametrize("kind", ["blob", "LONGBLOB", "varbinary(9)", "binary(4)"])
+def test_bytes_are_letters_and_said_to_be(kind: str) -> None:
+    (column,) = columns_of(described(canal_feed.flat("INSERT", [{"c": "ÿ"}], mysqlType={"c": kind})).schema)
+    assert (column.new_type, column.stands_for_bytes) == ("VARCHAR(1048576)", False)
+    assert "ISO-8859-1" in column.note
+
+
 def test_types_that_ticdc_writes_without_their_length_say_nothing_certain() -> None:
     """No column that is there is too narrow or too wide for them, and a new text column has all room."""
     names = {kind: kind for kind in ("decimal", "varchar", "char")}
