@@ -134,7 +134,8 @@ class MemberNames:
             if otherwise := _spelled_otherwise(unknown, self.columns_of(table, False) or ()):
                 raise _other_case(table, otherwise, place)
             if self.lacking is None:
-                raise _unknown_column(table, unknown, text, place, self.types_of, self.dropped(table))
+                had = {*unknown} & {*(self.compared or {}).get(table, ())}  # refused names never were among them
+                raise _unknown_column(table, unknown, text, place, self.types_of, self.dropped(table), had)
             self.lacking.watch(table, unknown, deletes=self.columns_of(table, False) is None)
 
     def _note_unchanged(self, table: str, text: bytes, place: str) -> None:
@@ -247,6 +248,7 @@ def _unknown_column(
     place: str,
     types_of: TypesOf = no_types,
     dropped: Mapping[str, float] | None = None,
+    had: Set[str] = frozenset(),
 ) -> UnknownColumn:
     names = ", ".join(unknown[:_SHOWN]) + (f", and {len(unknown) - _SHOWN} more" if len(unknown) > _SHOWN else "")
     row = members_of(memoryview(text)[1:]) or {}
@@ -254,7 +256,7 @@ def _unknown_column(
     lost = {name: (dropped or {})[name] for name in unknown if name in (dropped or {})}
     return UnknownColumn(
         f"A row names {'a column' if len(unknown) == 1 else 'columns'} that table {table} does not have"
-        f"{place}: {names}.{_lost(lost)}",
+        f"{place}: {names}.{_lost(lost, sorted(had))}",
         hint=f"Run {alteration(quote(table), types)}, and start the query again; or set schema_changes='apply', with "
         "which the sink does so, or schema_changes='ignore', with which the server drops such values.",
         table=table,
@@ -280,13 +282,14 @@ def _other_case(table: str, otherwise: Mapping[str, str], place: str) -> Unknown
     )
 
 
-def _lost(seconds: Mapping[str, float]) -> str:
-    """What became of rows since a column was dropped."""
-    if not seconds:
+def _lost(seconds: Mapping[str, float], had: Sequence[str]) -> str:
+    """What became of rows since a column was dropped, that the table had so many `seconds` ago, or earlier."""
+    if not seconds and not had:
         return ""
-    names, most = ", ".join([*seconds][:_SHOWN]), math.ceil(max(seconds.values()))
+    since = f"{math.ceil(max(seconds.values()))} seconds ago" if seconds else "in an earlier micro-batch"
     return (
-        f" The table had {names} {most} seconds ago: StarRocks has dropped the values of rows that came since then. "
+        f" The table had {', '.join([*(seconds or had)][:_SHOWN])} {since}: StarRocks has dropped the values of rows "
+        "that came since then. "
         "A column that is added again is NULL in all rows, so have the source snapshot the table."
     )
 

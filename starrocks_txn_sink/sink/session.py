@@ -85,6 +85,10 @@ class Session:
     unknown_names: dict[str, frozenset[str]] = field(default_factory=dict)  # those without a column, which it told
     compared_at: float = field(default_factory=time.monotonic)  # when all of them were compared last
 
+    def columns_before(self, table: str) -> frozenset[str]:
+        """The columns that a table had when rows of this run named them."""
+        return self.compared.get(table, frozenset()) - self.unknown_names.get(table, frozenset())
+
     @property
     def ownership(self) -> JobOwnership | None:
         """The ownership for the lanes; None without a ledger."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -265,7 +265,9 @@ def add_missing(
         def plan(columns: Columns) -> Sequence[SchemaChange]:
             return plan_missing(options.database, missing, columns, declared)
 
-        unfilled = {table: filled for table in missing if (filled := _filled(missing[table]))}
+        unfilled = {
+            table: filled for table in missing if (filled := _filled(missing[table], session.columns_before(table)))
+        }
 
         def said(change: SchemaChange | AlterWait) -> None:
             listener(changed(session.job, change))
@@ -282,12 +284,17 @@ def add_missing(
         if create is not None and absent:
             create(absent, said, deadline)
         carry_out(plan, port, deadline, said)
+        for table, added in missing.items():
+            session.unknown_names[table] = session.unknown_names.get(table, frozenset()) - added.keys()
         session.tables = _known_again(session.tables, connection, options, deadline)
 
 
-def _filled(columns: Mapping[str, ColumnNeeds]) -> str:
-    """The names of the new columns that the source has filled in rows which it does not send again."""
-    return ", ".join(sorted(name for name, needs in columns.items() if needs.filled))
+def _filled(columns: Mapping[str, ColumnNeeds], before: Set[str]) -> str:
+    """The names of the new columns that the source has filled in rows which it does not send again.
+
+    Those that the table had `before` were dropped with their values.
+    """
+    return ", ".join(sorted(name for name, needs in columns.items() if needs.filled or name in before))
 
 
 def _known_again(tables: Tables, connection: LeaderConnection, options: SinkOptions, deadline: Deadline) -> Tables:

@@ -185,6 +185,19 @@ def add(server: Emulator, missing: dict[str, dict[str, list[str]]], **options: A
     return [event.fields["statement"] for event in events if event.name == "schema.changed"], session
 
 
+@pytest.mark.emulator(
+    "CREATE TABLE shop.t (id BIGINT NOT NULL) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)", alter_seconds=1.0
+)
+def test_a_column_that_the_table_had_in_this_run_is_said_to_be_null(server: Emulator) -> None:
+    """A process that reads rows may be new, and then it does not know; a name without a column so far was none."""
+    options = SinkOptions(load_url=server.load_url, query_url=server.query_url, database="shop", job="j")
+    session, events = Session("key", "j", "epoch", "checkpoint"), list[Event]()
+    session.compared, session.unknown_names = {"t": frozenset({"id", "a", "b"})}, {"t": frozenset({"b"})}
+    missing = missing_of_words({"t": {"a": ["LONG"], "b": ["TEXT"]}})
+    add_missing(options, session, events.append, missing, Deadline.after(30.0, SystemClock()))
+    assert [event.fields["columns"] for event in events if event.name == "columns.unfilled"] == ["a"]
+
+
 TABLE = "CREATE TABLE shop.t (id BIGINT NOT NULL) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)"
 
 

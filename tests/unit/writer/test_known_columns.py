@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -59,9 +59,11 @@ class Table:
         return [("items", name, "varchar(9)", "YES", None, "", "") for name in self.names]
 
 
-def checks_of(clock: ManualClock, known: KnownColumns, **options: Any) -> TableChecks:
+def checks_of(
+    clock: ManualClock, known: KnownColumns, compared: Mapping[str, frozenset[str]] | None = None, **options: Any
+) -> TableChecks:
     settings = {"load_url": "fe:1", "query_url": "fe:2", "database": "shop", **options}
-    return TableChecks(SinkOptions(**settings), SourceSchema(), known, Deadline.after(1e6, clock), {})
+    return TableChecks(SinkOptions(**settings), SourceSchema(), known, Deadline.after(1e6, clock), compared or {})
 
 
 def rows(*texts: str) -> pa.RecordBatch:
@@ -93,6 +95,18 @@ def test_a_column_that_was_dropped_is_said_with_the_time_in_which_values_were_lo
     table.names = ("id", "note")
     checks_of(clock, known).of_rows()(row)
     assert known.dropped("items", Deadline.after(1, clock)) == {}
+
+
+def test_a_new_process_knows_from_the_driver_that_a_column_was_dropped() -> None:
+    """Spark ends a process that had no rows for a minute, and what it has seen of the tables with it."""
+    clock = ManualClock()
+    known, before = KnownColumns(cast("Any", Table("id")), "shop"), {"items": frozenset({"id", "note"})}
+    with pytest.raises(UnknownColumn) as late:
+        checks_of(clock, known, compared=before).of_rows()(rows('{"id":"1","note":"x"}'))
+    assert "The table had note in an earlier micro-batch: StarRocks has dropped the values" in str(late.value)
+    with pytest.raises(UnknownColumn) as new:
+        checks_of(clock, known, compared=before).of_rows()(rows('{"id":"1","other":"x"}'))
+    assert "has dropped" not in str(new.value)
 
 
 def test_a_dropped_column_that_the_sink_adds_again_is_null_in_all_rows_and_the_log_says_so() -> None:
