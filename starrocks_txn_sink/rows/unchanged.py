@@ -394,7 +394,8 @@ def _no_row(table: str, names: Sequence[str], place: str) -> InputError:
     return InputError(
         f"A row of table {table} leaves out {', '.join(names)}, because the value did not change{place}, but the table "
         "has no row with this key to take it from.",
-        hint="Let a snapshot of the source's table write its rows first (Debezium's signal `execute-snapshot`). "
-        + _REMEDY,
+        hint='To pass it, set unavailable_value = "" (in Python None) until the query is behind such changes: a change '
+        "that the connector has sent again is followed by the delete of its row. Other rows have the placeholder then, "
+        "until a snapshot of the table (Debezium's signal `execute-snapshot`). " + _REMEDY,
         table=table,
     )
