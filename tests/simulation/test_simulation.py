@@ -6,9 +6,7 @@ import itertools
 import os
 import subprocess
 import sys
-from contextlib import ExitStack
 from pathlib import Path
-from unittest.mock import patch
 
 import orjson
 import pytest
@@ -62,14 +60,16 @@ def test_equal_seeds_give_equal_histories_in_every_process() -> None:
     assert len(histories.pop()) > 1000
 
 
-def test_enough_bugs_are_planted() -> None:
-    assert len(BUGS) >= 25
+def test_the_page_has_the_number_of_planted_bugs() -> None:
+    page = (ROOT / "docs/inside/reliability.md").read_text()
+    assert f"| {len(BUGS)} planted: " in page
 
 
 @pytest.mark.parametrize("name", BUGS)
-def test_what_a_planted_bug_replaces_is_there(name: str) -> None:
-    with ExitStack() as planted:
-        BUGS[name](lambda target, attribute, value: planted.enter_context(patch.object(target, attribute, value)))
+def test_a_planted_bug_fits_the_code(name: str) -> None:
+    """What it replaces is there, and is called as it was: otherwise the checker would notice a breakdown alone."""
+    _, _, text, _ = seeds_needed(name, most=3)
+    assert "does not fit the code" not in text
 
 
 @pytest.mark.parametrize(

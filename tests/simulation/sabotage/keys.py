@@ -55,9 +55,10 @@ def rows_that_are_held_are_sent_oldest_first(put: Any) -> None:
 
 @bug
 def rows_are_not_held_after_a_key_came_again(put: Any) -> None:
-    right = coordinator_module.SharedTransactionCoordinator._attempt
+    right = coordinator_module._carry_out
 
-    def broken(self: Any, order: Any, *arguments: Any) -> Any:
-        return (yield from right(self, dataclasses.replace(order, hold=False), *arguments))
+    def broken(order: Any) -> Any:
+        lanes = isinstance(order, coordinator_module.RunLanes)
+        return right(dataclasses.replace(order, hold=False) if lanes else order)
 
-    put(coordinator_module.SharedTransactionCoordinator, "_attempt", broken)
+    put(coordinator_module, "_carry_out", broken)

@@ -57,7 +57,7 @@ def the_label_is_committed_without_its_positions(put: Any) -> None:
     put(
         coordinator,
         "commit_shared",
-        lambda label, contents, entries, fenced: right(label, contents, (), fenced=fenced),
+        lambda label, contents, entries, *more, **named: right(label, contents, (), *more, **named),
     )
 
 
