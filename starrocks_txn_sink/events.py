@@ -47,8 +47,8 @@ _ALL: Final = (
         step.failed outage.waiting schema.waiting audit.failed label.unlisted replay.skipping columns.unknown
         columns.gone columns.unfilled loops.missing deletes.unfilled rules.unmatched lanes.repeated rows.sorted
         source.slow source.uncommitted job.changed events.sorted events.malformed transaction.open query.stop_hangs
-        kafka.waiting topics.unknown lineage.lost metrics.broken turns.unreachable turns.ended commit.waited
-        snapshot.repeated
+        kafka.waiting topics.unknown lineage.lost metrics.broken begins.unreached turns.unreachable turns.ended
+        commit.waited snapshot.repeated
         """,
     ),
     *_kinds(

@@ -71,9 +71,9 @@ MICRO_BATCH = Diagram(
     ("source", "driver", "lanes", "StarRocks", "readers"),
     (
         Message("driver", "source", "which rows are new?"),
-        Message("driver", "StarRocks", "1  begin"),
         Message("driver", "lanes", "one task a lane"),
         Message("source", "lanes", "rows of whole transactions"),
+        Message("lanes", "StarRocks", "1  the first one begins"),
         Message("lanes", "StarRocks", "2  load orders"),
         Message("lanes", "StarRocks", "2  load order_items"),
         Message("lanes", "driver", "all rows are loaded"),

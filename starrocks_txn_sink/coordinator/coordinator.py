@@ -1,4 +1,4 @@
-"""SharedTransactionCoordinator: the driver begins a label, all lanes load under it, and the driver commits it.
+"""SharedTransactionCoordinator: a lane begins the driver's label, all lanes load under it, and the driver commits it.
 
 A StarRocks transaction belongs to no connection and to no host, so parallel work needs no parallel transactions: a
 micro-batch over any number of lanes is atomic, and tables get one version each. The steps of one label:
@@ -7,8 +7,9 @@ micro-batch over any number of lanes is atomic, and tables get one version each.
 
 - Only the driver commits, once, after all lanes have returned; it reads the owner of the job before. A task of an
   earlier try, or of an older driver, can only load, and its label is never committed.
-- A lane that has to read everything before its first row is ready begins the label itself, with its first load: the
-  server counts the label's `timeout` from its begin. Such a lane is alone.
+- The first lane that has rows to load begins the label: the server counts the label's `timeout` from its begin, and a
+  shuffle, or a source that is silent, may take longer. The driver tells exactly one lane to (`protocol.openings`).
+  Where a lane cannot ask the driver, the driver begins the next label before the lanes run.
 - Nothing is committed before the driver has heard from every lane: only then it is known that no source partition was
   in two lanes, and that no lane was cut off.
 - Any failure ends the label for all: the driver rolls it back and runs the lanes again under a new one. A label whose
@@ -100,7 +101,8 @@ class LanesResult:
 
     `missing` are the columns that rows need and tables lack, for each lane that could not load because of them. `waits`
     has positions behind which rows have to wait for another label (`coordinator.table_room`). `bad` are the source
-    transactions with bad rows, for each lane that had loaded rows of them before it met the bad ones.
+    transactions with bad rows, for each lane that had loaded rows of them before it met the bad ones. `begun`: the
+    label may be one at the server. `unreached` has the driver's name for each lane that could not ask who begins it.
     """
 
     shares: Sequence[LaneShare] = ()
@@ -109,14 +111,17 @@ class LanesResult:
     missing: Sequence[model.MissingColumns] = ()
     waits: Mapping[str, int] = field(default_factory=dict)
     bad: Sequence[Mapping[Cut, DeadLetter]] = ()
+    begun: bool = True
+    unreached: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class RunLanes:
     """Order to run the lanes: load `part` of the rows under `label`; the result is a LanesResult.
 
-    Lanes that can go on later stop `seconds` after now. With `hold` they load when all of their rows are there. They
-    leave out rows whose tables are not in `room`.
+    Lanes that can go on later stop `seconds` after the label's begin, which is before now, or theirs with
+    `lane_begins`. With `hold` they load when all of their rows are there. They leave out rows whose tables are not in
+    `room`.
     """
 
     label: str
@@ -124,6 +129,7 @@ class RunLanes:
     hold: bool = False
     seconds: float = 0.0
     room: TableRoom | None = None
+    lane_begins: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +164,7 @@ class RoundLimits:
     """Limits of one write. `seconds` is the age of a label at which lanes stop that can go on under the next one.
 
     With `may_sort` the caller can have the rows sorted: then an error about the input may only be their wrong order.
-    With `lane_begins` there is one lane, which begins the label with its first load: it may read for long before.
+    With `lane_begins` the first lane that has rows to load begins the label: it may read for long before.
     """
 
     seconds: float
@@ -251,7 +257,7 @@ class SharedTransactionCoordinator:
             seconds = self.limits.seconds / 2**counts.failures
             try:
                 return (yield from self._attempt(part, seconds, attempts, missing))
-            except (_TablesDiffer, _BadRowsFound, KeyRepeated) as lesson:  # nothing has failed
+            except (_TablesDiffer, _BadRowsFound, _DriverUnreached, KeyRepeated) as lesson:  # nothing has failed
                 part, missing = self._learn(lesson, part, missing)
             except LoadsCollided:  # by chance: the next label need not wait, and is no further attempt
                 counts.collisions += 1
@@ -285,6 +291,9 @@ class SharedTransactionCoordinator:
             return part, lesson.missing
         if isinstance(lesson, _BadRowsFound) and self.quarantine is not None:
             return replace(self.quarantine.add(lesson.places), after=part.after), missing
+        if isinstance(lesson, _DriverUnreached):
+            self.limits = replace(self.limits, lane_begins=False)
+            return part, missing
         if self.hold:
             raise lesson
         self.hold = True
@@ -298,8 +307,8 @@ class SharedTransactionCoordinator:
             yield ChangeTables(missing)
         while True:
             room = self.rooms.room if self.rooms is not None else None
-            order = RunLanes(next(self.labels), part, self.hold, seconds, room)
-            if not self.limits.lane_begins:
+            order = RunLanes(next(self.labels), part, self.hold, seconds, room, self.limits.lane_begins)
+            if not order.lane_begins:
                 yield from self.begin(order.label)
             lanes = yield from _or_roll_back(order.label, _carry_out(order))
             try:
@@ -314,7 +323,10 @@ class SharedTransactionCoordinator:
             self.rooms.make_wait(waits)
 
     def begin(self, label: str) -> Orders[None]:
-        """Step 1. An error rolls the label back: the server may have begun it although its answer was lost."""
+        """Step 1, where no lane takes it.
+
+        An error rolls the label back: the server may have begun it although its answer was lost.
+        """
         yield from _or_roll_back(label, _carry_out(model.BeginAction(label)))
 
     def finish(self, label: str, lanes: LanesResult, attempts: int = 1) -> Orders[tuple[model.Receipt | None, bool]]:
@@ -326,12 +338,13 @@ class SharedTransactionCoordinator:
         try:
             contents = self._contents(lanes)
         except Exception:
-            yield from roll_back(label)
+            if lanes.begun:
+                yield from roll_back(label)
             raise
         stopped = any(share.stopped for share in lanes.shares)
         self.shares = lanes.shares
         if self.unsorted or not contents.loaded:
-            if not self.limits.lane_begins:
+            if lanes.begun:
                 yield from roll_back(label)
             return None, stopped
         if self.rooms is not None:
@@ -346,6 +359,8 @@ class SharedTransactionCoordinator:
 
     def _contents(self, lanes: LanesResult) -> LabelContents:
         self.unsorted = judge(lanes, may_sort=self.limits.may_sort)
+        if lanes.unreached and not self.unsorted:
+            raise _DriverUnreached
         if lanes.waits and not self.unsorted:
             raise Crowded(lanes.waits)
         if lanes.missing and not self.unsorted:
@@ -393,6 +408,10 @@ class _BadRowsFound(Exception):
     def __init__(self, places: Mapping[Cut, DeadLetter]) -> None:
         super().__init__()
         self.places = places
+
+
+class _DriverUnreached(Exception):
+    """A lane could not ask who begins the label; it was rolled back if another lane has begun it."""
 
 
 def join_missing(lanes: Iterable[model.MissingColumns]) -> model.MissingColumns:

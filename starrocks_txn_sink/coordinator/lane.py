@@ -1,4 +1,4 @@
-"""Lane: when a lane sends its rows to the label that the driver has begun.
+"""Lane: when a lane sends its rows to the label, and asks for its begin.
 
 Pure: rows and time go in, loads come out, results of loads go back in. The lane's threads, a test or the simulator call
 `tick` after every change, run the loads, and report each result with `complete`.
@@ -6,7 +6,7 @@ Pure: rows and time go in, loads come out, results of loads go back in. The lane
     IDLE ─first row→ LOADING ─all rows loaded→ DONE
       └──────────────────┴────failed, and no load runs→ FAILED
 
-With `lane_begins` its first loads wait until it has begun the label.
+With `lane_begins` its first loads wait until the label is begun, by this lane or by another one.
 
 Any failure is final, because other lanes' rows are under the label too: the driver rolls the label back, and runs all
 lanes again under a new one (`coordinator.coordinator`).
@@ -20,7 +20,7 @@ from starrocks_txn_sink import errors
 from starrocks_txn_sink.coordinator import model
 from starrocks_txn_sink.coordinator.model import Chunk, Segment
 from starrocks_txn_sink.coordinator.write_buffer import WriteBuffer
-from starrocks_txn_sink.protocol.label import Loaded
+from starrocks_txn_sink.protocol.label import Begun, Loaded
 
 
 class Phase(Enum):
@@ -60,7 +60,8 @@ class Lane:
     error: errors.StarRocksSinkError | None = None
     receipt: model.Receipt | None = None
     _last_failure: str = ""
-    _began_at: float = 0.0
+    _began_at: float = 0.0  # the label; before that is known, when the lane had its first rows
+    _age: float | None = None  # of the label, as the last begin's answer has told
     _loading: dict[str, float] = field(default_factory=dict)  # when the running load of each table began
     _waiting: list[model.LoadAction] = field(default_factory=list)  # for the label's begin
     _retries: int = 0
@@ -81,6 +82,8 @@ class Lane:
     @property
     def waiting_for(self) -> str:
         """Phrase for DeadlineExceeded: the running loads, or the phase and the last failure."""
+        if self._waiting:
+            return f"the begin of label {self.label}"
         if self._loading:
             return f"loads into {', '.join(sorted(self._loading))} under label {self.label}"
         return f"label {self.label} in phase {self.phase.value}{self._last_failure}"
@@ -121,8 +124,11 @@ class Lane:
     def _load(self, now: float) -> list[LaneAction]:
         if self.lane_begins:
             return self._begin(now)
+        if self._age is not None:
+            self._began_at, self._age = now - self._age, None
         if now - self._began_at >= self.buffer.limits.timeout:
             # The server has ended the label by this moment, too (wire contract 4.12).
+            self._drop_waiting()
             self.fail(self._timeout_error(now))
             return []
         loads: list[LaneAction] = [*self._waiting, *self._loads(now)]
@@ -133,7 +139,10 @@ class Lane:
         return loads
 
     def _begin(self, now: float) -> list[LaneAction]:
-        """The begin of the label, once loads wait for it: the server counts its time from then on."""
+        """The begin of the label, once loads wait for it: the server counts its time from then on.
+
+        Another lane may have begun it before: the answer says how old it is.
+        """
         if self._waiting:
             return []
         self._waiting = list(self._loads(now))
@@ -202,14 +211,19 @@ class Lane:
         if isinstance(result, errors.StarRocksSinkError):
             self.error = self.error or result
         if self.error is not None:
-            self._loading.clear()
-            self.buffer.release(sum(load.memory for load in self._waiting))
-            self._waiting = []
+            self._drop_waiting()
             self._end_failed()
         else:
-            self.lane_begins = False
+            self.lane_begins, self._age = False, result.age if isinstance(result, Begun) else None
 
     # --- inside ---
+
+    def _drop_waiting(self) -> None:
+        """Give up the loads that have not begun."""
+        for load in self._waiting:
+            del self._loading[load.table]
+            self.buffer.release(load.memory)
+        self._waiting = []
 
     def _end_failed(self) -> None:
         """Fail once no load runs: until then its rows and its connection are in use."""

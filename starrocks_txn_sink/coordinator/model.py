@@ -32,7 +32,7 @@ import orjson
 
 from starrocks_txn_sink import typed_json
 from starrocks_txn_sink.errors import RowsRejected, StarRocksSinkError
-from starrocks_txn_sink.protocol.label import Loaded, Outcome
+from starrocks_txn_sink.protocol.label import Begun, Loaded, Outcome
 
 Ints = npt.NDArray[np.int64]
 
@@ -481,5 +481,5 @@ class RollbackAction(_LabelAction):
 
 Action = BeginAction | LoadAction | CheckAction | CommitAction | RecoverAction | RollbackAction
 
-Result = Loaded | Outcome | StarRocksSinkError | None
+Result = Begun | Loaded | Outcome | StarRocksSinkError | None
 """The value that the steps of an action returned, or the error they raised."""

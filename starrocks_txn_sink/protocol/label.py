@@ -24,6 +24,7 @@ from starrocks_txn_sink import errors
 from starrocks_txn_sink.clock import Clock, Deadline
 from starrocks_txn_sink.errors import BeginFailed, LoadFailed, OutcomeUnknown, StarRocksSinkError, TransportError
 from starrocks_txn_sink.protocol import refusals
+from starrocks_txn_sink.protocol.openings import Answer, LaneQuestion, Topic, Word
 from starrocks_txn_sink.protocol.turns import TurnRequest, Turns
 from starrocks_txn_sink.protocol.wire import Body, LabelState, Operation, Reply, Request, Status, Transport
 from starrocks_txn_sink.telemetry import Listener, Span, ignore_event
@@ -75,9 +76,11 @@ class Ledger(Protocol):
         """The result of the request. Raises QueryRefused too, DeadlineExceeded if no time is left."""
 
 
-StepResult = Any  # Request: Reply or TransportError; LedgerRequest: its result or TransportError; the others: None
+StepResult = Any
+"""Request: Reply or TransportError; LedgerRequest: its result or TransportError; LaneQuestion: Answer or None; the
+others: None."""
 Result = TypeVar("Result")
-Step = Request | LedgerRequest | TurnRequest | Wait
+Step = Request | LedgerRequest | TurnRequest | LaneQuestion | Wait
 """What a protocol needs next."""
 Steps = Generator[Step, StepResult, Result]
 
@@ -126,6 +129,8 @@ def _perform(
         if turns is not None:
             turns.take(needed, deadline)
         return None
+    if isinstance(needed, LaneQuestion):
+        return turns.ask(needed, deadline) if turns is not None else None
     try:
         if isinstance(needed, LedgerRequest):
             if ledger is None:
@@ -267,6 +272,13 @@ class Loaded:
 
 
 @dataclass(frozen=True, slots=True)
+class Begun:
+    """A label that a lane may load under, `age` seconds after its begin."""
+
+    age: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """How often the steps repeat requests; the micro-batch's deadline bounds them all.
 
@@ -295,6 +307,24 @@ def begin(label: Label, headers: Mapping[str, str]) -> Steps[None]:
         raise _no_reply(BeginFailed, "begin", label, answer)
     if answer.status is not Status.OK:
         raise refusals.begin_error(answer, label.name)
+
+
+def begin_once(label: Label, headers: Mapping[str, str], rng: random.Random) -> Steps[Begun]:
+    """Begin `label` if the driver tells this lane to, else wait until another one has; see `protocol.openings`.
+
+    Raises the errors of `begin`, and LoadFailed if nobody may load under the label any more: then a label that was
+    begun here is rolled back. LoadFailed because it is no cause: another lane's error, or the driver's, explains it.
+    """
+    answer: Answer | None = yield LaneQuestion(Topic.BEGIN, label.name)
+    if answer is not None and answer.word is Word.BEGIN:
+        yield from begin(label, headers)
+        answer = yield LaneQuestion(Topic.BEGUN, label.name)
+        if answer is None or answer.word is not Word.BEGUN:
+            yield from roll_back(label, RetryPolicy(), rng)
+    if answer is None or answer.word is not Word.BEGUN:
+        why = "The driver does not answer which lane begins it" if answer is None else "It was given up"
+        raise LoadFailed(f"The label was not begun for this lane. {why}.", label=label.name)
+    return Begun(answer.age)
 
 
 # --- 2. load ---

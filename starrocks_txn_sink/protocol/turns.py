@@ -5,7 +5,8 @@ once it does not always refuse: then it cancels the label for all tables. So a l
 it until its steps have ended. A turn orders loads and proves nothing: where none can be had, the load goes ahead, and
 the server's refusal orders the loads.
 
-`Turns` is the way to who gives the turns; `TurnQueue` is the giving itself.
+`Turns` is the way to who gives the turns, and answers which lane begins a label (`protocol.openings`); `TurnQueue` is
+the giving itself.
 """
 
 from collections import deque
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from starrocks_txn_sink.clock import Deadline
+from starrocks_txn_sink.protocol.openings import Answer, LaneQuestion
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +27,16 @@ class TurnRequest:
 
 
 class Turns(Protocol):
-    """Waits for turns. May be called from several threads at once; a thread has one turn at most."""
+    """Waits for turns and answers. May be called from several threads at once; a thread has one turn at most."""
 
     def take(self, turn: TurnRequest, deadline: Deadline) -> None:
         """Wait for `turn`, no longer than `deadline`; returns without it where none can be had."""
 
+    def ask(self, question: LaneQuestion, deadline: Deadline) -> Answer | None:
+        """The answer to `question`, waited for no longer than `deadline`; None where none can be had."""
+
     def leave(self) -> None:
-        """End this thread's turn."""
+        """End this thread's turn, and what it was told to begin and has not."""
 
 
 class TurnQueue:

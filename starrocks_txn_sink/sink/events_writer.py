@@ -260,10 +260,12 @@ class EventsWriter:
             if self.assembly.reads_kafka and not direct:
                 idle["reader"] = "Spark reads the topic of a batch frame, whose offsets only Spark knows"
             warn_of(idle, self.session.key)
-        outcome = self._run(frame, task, plan, before, now, collect, alter)
-        while outcome.unsorted:
-            plan.sort(outcome.unsorted, "events")
+        while True:
             outcome = self._run(frame, task, plan, before, now, collect, alter)
+            plan.learn(outcome)
+            if not outcome.unsorted:
+                break
+            plan.sort(outcome.unsorted, "events")
         plan.small = _join(outcome.carried).small
         return outcome
 

@@ -1,7 +1,7 @@
 """The driver's part of a micro-batch: how its lanes read, and the coordinator's orders carried out with Spark.
 
 `LanePlan` decides for each micro-batch whether the lanes are the source's own tasks or Spark sorts the rows first.
-`RoundRunner` begins labels, has Spark run the lanes, and commits, as `coordinator.coordinator` orders. After a failure
+`RoundRunner` opens labels, has Spark run the lanes, and commits, as `coordinator.coordinator` orders. After a failure
 of the server, or after Spark has run a task twice, the lanes read their source again, because no lane keeps rows that
 it has sent.
 """
@@ -45,6 +45,7 @@ from starrocks_txn_sink.options import Compression, SinkOptions
 from starrocks_txn_sink.options.without_effect import Circumstance
 from starrocks_txn_sink.protocol.label import Label, RetryPolicy, Unknown, labels, roll_back, run
 from starrocks_txn_sink.protocol.ledger import Owner, fresh_tokens
+from starrocks_txn_sink.protocol.openings import Closed
 from starrocks_txn_sink.sink.failures import reason_of_task
 from starrocks_txn_sink.sink.open_loads import OPEN_LOADS, server_of
 from starrocks_txn_sink.sink.spark_jobs import context_of, driver_addresses, task_slots
@@ -55,6 +56,7 @@ from starrocks_txn_sink.telemetry import DRIVER_STEPS, EventLogger, Span, fan_ou
 from starrocks_txn_sink.writer.messages import (
     BadRows,
     CarryOver,
+    DriverUnreached,
     LaneReport,
     Message,
     OrderViolation,
@@ -68,7 +70,7 @@ from starrocks_txn_sink.writer.metrics import LaneMetrics
 from starrocks_txn_sink.writer.rejections import Explainer
 from starrocks_txn_sink.writer.runner import Performer
 from starrocks_txn_sink.writer.task import LaneTask, log_steps, now_text
-from starrocks_txn_sink.writer.turns import TurnsAddress, turns_of
+from starrocks_txn_sink.writer.turns import TurnsAddress, service_at, turns_of
 from starrocks_txn_sink.writer.worker import RESOURCES, WorkerResources
 
 if TYPE_CHECKING:
@@ -109,8 +111,9 @@ class LanePlan:
     """How the lanes of a session read its micro-batches: `reading` says it for the next one.
 
     There are at most `lanes` lanes; `slots` says how many tasks the cluster runs at a time, None if that is hidden or
-    no limit. `turns` says where several lanes take turns at tables. With `claims` Spark may run the task of a lane
-    twice without the task's knowledge (`writer.task`). `disordered`: rows have come out of order, or probably will.
+    no limit. `turns` says where lanes take turns at tables, and ask who begins the label; `asks` is False once one of
+    them could not. With `claims` Spark may run the task of a lane twice without the task's knowledge (`writer.task`).
+    `disordered`: rows have come out of order, or probably will.
     `small`: the last micro-batch was so small that one task takes it in any order. `proves`: one lane takes events in
     any order, because it proves source transactions by their counts; it gives out all rows in order.
     """
@@ -125,6 +128,7 @@ class LanePlan:
     follows_a_shuffle: bool = False
     slots: Callable[[], int | None] = lambda: None
     turns: Callable[[], TurnsAddress | None] = lambda: None
+    asks: bool = True
 
     @classmethod
     def of(
@@ -198,16 +202,22 @@ class LanePlan:
         """`task` for lanes that read so."""
         sort = self.reading is Reading.SORTED
         whole = self.direct or self.proves
-        ordered, turns = sort or self.proves, self.turns() if self.tasks > 1 else None
+        turns = self.turns() if self.asks or self.tasks > 1 else None
         return replace(
             task,
             lanes=self.tasks,
             claims=self.claims or sort,
-            ordered=ordered,
+            ordered=sort or self.proves,
             whole=whole,
-            lane_begins=self.proves,
+            # A lane that is alone asks, too: its task may go on after its round has failed, and would then begin a
+            # label that nobody ends. Where no lane can ask, the driver has to begin, however late the rows come.
+            lane_begins=self.asks and turns is not None,
             turns=turns,
         )
+
+    def learn(self, written: Written) -> None:
+        """Let the driver begin the labels from now on, if a lane could not ask it."""
+        self.asks = self.asks and not written.unreached
 
     def sort(self, why: str, subject: str) -> None:
         """From now on `subject` are sorted, because of `why`; raises Unordered if the options forbid it."""
@@ -229,12 +239,16 @@ def follows_a_shuffle(frame: DataFrame) -> bool:
 
 @dataclass(slots=True)
 class Written:
-    """What came of a write: `carried` is what the lanes of the last round hand on to the next micro-batch."""
+    """What came of a write: `carried` is what the lanes of the last round hand on to the next micro-batch.
+
+    `unreached`: a lane could not ask the driver who begins the label.
+    """
 
     receipts: list[Receipt] = field(default_factory=list)
     reports: list[LaneReport] = field(default_factory=list)
     carried: list[CarryOver] = field(default_factory=list)
     unsorted: str = ""
+    unreached: bool = False
 
 
 def refuse_change(missing: MissingColumns, _: Deadline) -> None:
@@ -400,8 +414,9 @@ class RoundRunner:
         self._reports[label] = of_kind(messages, LaneReport)
         self.written.carried = of_kind(messages, CarryOver)
         result = result_of(messages)
-        if self._task.lane_begins:
-            self._metrics.learn_begin(label, (receipt for share in result.shares for receipt in share.loaded))
+        if result.unreached:
+            self.written.unreached = True
+            _log.warning("begins.unreached", job=self._task.job, batch=self._task.batch_id, host=result.unreached[0])
         if any(isinstance(failure.error, LoadsCollided) for failure in result.failures):
             self._metrics.count_collision()
         for failure in result.failures:
@@ -414,18 +429,23 @@ class RoundRunner:
 
     def _carry_out(self, order: orders.Order) -> object:
         match order:
-            case orders.RunLanes(label, part, hold, seconds, room):
+            case orders.RunLanes(label, part, hold, seconds, room, lane_begins):
                 self._roll_back_claims()
                 ends = self._deadline.clock.wall() + seconds
-                task = replace(self._task, label=label, part=part, hold=hold, room=room)
+                task = replace(self._task, label=label, part=part, hold=hold, room=room, lane_begins=lane_begins)
                 task = replace(task, round_ends=ends, round_seconds=seconds)
                 self._metrics.run_lanes()
                 clock = self._deadline.clock
                 with Span(self._steps, clock.monotonic, "step", {"step": "lanes", "label": label}) as span:
-                    messages = self._run_lanes(task)
+                    messages, closed = self._run_opened(task)
                     if self._task.claims:
                         self._claims = [claim_of(label, report.lane) for report in of_kind(messages, LaneReport)]
                     result = self.take(label, messages)
+                    if closed is not None:
+                        result = replace(result, begun=closed.told)
+                        if closed.age is not None:
+                            loaded = (receipt for share in result.shares for receipt in share.loaded)
+                            self._metrics.learn_begin(label, loaded, closed.age)
                     span.end(next(iter(result.failures), None))
                 return result
             case orders.NextRound():
@@ -444,6 +464,18 @@ class RoundRunner:
                 return self._with_held_threads(self._performer(order))
             case _:
                 return self._performer(order)
+
+    def _run_opened(self, task: LaneTask) -> tuple[list[Message], Closed | None]:
+        """Run the lanes of `task`, which meanwhile ask who begins the label unless the driver has begun it."""
+        if not task.lane_begins or task.turns is None:
+            return self._run_lanes(task), None
+        service = service_at(task.turns)
+        service.open_label(task.label)
+        try:
+            messages = self._run_lanes(task)
+        finally:
+            closed = service.close_label(task.label)
+        return messages, closed
 
     def _with_held_threads(self, outcome: object) -> object:
         """The outcome of a commit; if it had no answer because no thread was free, with that as the refusal."""
@@ -572,6 +604,7 @@ def result_of(messages: Sequence[Message]) -> LanesResult:
         [lack.columns for lack in of_kind(messages, TablesLack)],
         {name: position for wait in of_kind(messages, RowsWait) for name, position in wait.positions.items()},
         [bad.places() for bad in of_kind(messages, BadRows)],
+        unreached=[unreached.host for unreached in of_kind(messages, DriverUnreached)],
     )
 
 

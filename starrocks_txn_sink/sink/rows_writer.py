@@ -58,10 +58,12 @@ class RowsWriter:
             warn_of(self.options.without_effect(*rows, *self._plan.circumstances), self.session.key)
         modes = None if self.routes else modes_of(frame)
         task = replace(task, options=terms.options, keys=terms.keys, marked=marked, modes=modes)
-        outcome = self._run(frame, terms, task, self._plan, collect, listener)
-        while outcome.unsorted:
-            self._plan.sort(outcome.unsorted, "rows")
+        while True:
             outcome = self._run(frame, terms, task, self._plan, collect, listener)
+            self._plan.learn(outcome)
+            if not outcome.unsorted:
+                break
+            self._plan.sort(outcome.unsorted, "rows")
         self._plan.small = task.streaming and _is_small(outcome)
 
     def _run(

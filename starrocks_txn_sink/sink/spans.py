@@ -43,9 +43,10 @@ class SpanListener:
     """Make spans of OpenTelemetry of what a sink writes; give it as the sink's `listener`.
 
     A span `batch` for each micro-batch, with labels, tables, rows, bytes and source transactions, and the code of its
-    error. In it spans for what the driver does: `take_over` (of the job), `begin`, `lanes` (they load), `load` (the
-    ledger and receipts), `check` (the owner), `commit`, `recover` and `rollback`; in these their requests, so a
-    `commit` shows how long the server took to confirm. Loads of lanes are in executors, and have no spans.
+    error. In it spans for what the driver does: `take_over` (of the job), `lanes` (they begin the label, and load),
+    `begin` (where no lane can), `load` (the ledger and receipts), `check` (the owner), `commit`, `recover` and
+    `rollback`; in these their requests, so a `commit` shows how long the server took to confirm. What lanes request is
+    sent by executors, and has no spans.
 
     Args:
         tracer_provider: OpenTelemetry's provider; by default the global one, also on Spark Connect's server.

@@ -46,7 +46,7 @@ from starrocks_txn_sink.sources.kafka.options import no_client
 from starrocks_txn_sink.telemetry import Event
 from starrocks_txn_sink.writer.messages import CarryOver, Message, OrderViolation, message_batch
 from starrocks_txn_sink.writer.table_checks import Lacking, SourceSchema
-from starrocks_txn_sink.writer.task import LaneTask, LaneTry, place_of_first
+from starrocks_txn_sink.writer.task import LaneTask, LaneTry, RoundEnd, place_of_first
 from starrocks_txn_sink.writer.worker import Attempt
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class AssemblySpec:
     rules: RuleSet = NO_RULES
     described: MissingColumns = field(default_factory=dict)
 
-    def open(self, attempt: Attempt, round_end: Deadline | None = None) -> LaneAssembler:
+    def open(self, attempt: Attempt, round_end: RoundEnd | None = None) -> LaneAssembler:
         """The assembly of one attempt at a lane.
 
         A lane that reads Kafka itself stops at `round_end`, and goes on from there in the next round. Of another lane
@@ -115,7 +115,7 @@ class LaneAssembler:
     """One attempt at a lane: `rows` turns its input into released rows; `carry_over` stores the open state."""
 
     def __init__(
-        self, assembly: AssemblySpec, stem: str, starts: Mapping[str, int], round_end: Deadline | None
+        self, assembly: AssemblySpec, stem: str, starts: Mapping[str, int], round_end: RoundEnd | None
     ) -> None:
         self._assembly = assembly
         self._round_end = round_end
@@ -288,8 +288,9 @@ class LaneAssembler:
             if self._round_end is not None and self._stops_after(piece, self._round_end):
                 return
 
-    def _stops_after(self, piece: pa.RecordBatch, round_end: Deadline) -> bool:
+    def _stops_after(self, piece: pa.RecordBatch, round_end: RoundEnd) -> bool:
         """Whether the round is over after the raw values of `piece`; pieces that are parsed ahead are read again."""
+        round_end.start()
         last = (
             pa.table(piece.select([SOURCE_PARTITION, POSITION]))
             .group_by(SOURCE_PARTITION, use_threads=False)
@@ -389,8 +390,9 @@ class AssemblingLaneTask:
     def _run(self, batches: Iterator[pa.RecordBatch], attempt: Attempt) -> list[Message]:
         if isinstance(self.assembly.directory, FileDirectory) and self.assembly.marker:
             self.assembly.directory.require_shared(self.assembly.marker)
-        assembler = self.assembly.open(attempt, self.lane.end_of_round(SystemClock()))
-        lane = LaneTry(self.lane, attempt, SystemClock(), source=assembler.schema(self.lane.options.options_of))
+        round_end = self.lane.end_of_round(SystemClock())
+        assembler, source_of = self.assembly.open(attempt, round_end), self.lane.options.options_of
+        lane = LaneTry(self.lane, attempt, SystemClock(), source=assembler.schema(source_of), round_end=round_end)
         try:
             if self.assembly.ranges:
                 deque(batches, maxlen=0)  # Spark ends a worker that leaves rows behind, and the Kafka consumer with it

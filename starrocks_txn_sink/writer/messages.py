@@ -2,7 +2,8 @@
 
 A lane that succeeds sends its LaneShare and then its report; an assembling lane also sends its CarryOver. A lane whose
 rows must be sorted first sends only an OrderViolation; one whose tables must change first sends TablesLack in place of
-its share, and one with bad rows that it met too late BadRows. A lane that fails with an error of the sink sends only
+its share, one with bad rows that it met too late BadRows, and one that cannot ask who begins the label
+DriverUnreached. A lane that fails with an error of the sink sends only
 the report, and its task succeeds: Spark would run a failed task again without effect (`writer.task`). Each message is a
 line of JSON with its `kind`.
 
@@ -317,8 +318,17 @@ class BadRows:
         return {(partition, position): DeadLetter(*letter) for partition, position, *letter in self.found}
 
 
-Message = LaneShare | LaneReport | CarryOver | OrderViolation | TablesLack | RowsWait | BadRows
-MessageType = TypeVar("MessageType", LaneShare, LaneReport, CarryOver, OrderViolation, TablesLack, RowsWait, BadRows)
+@dataclass(frozen=True, slots=True)
+class DriverUnreached:
+    """The lane cannot ask the driver who begins the label, and has loaded nothing; `host` is the driver's name."""
+
+    host: str
+
+
+Message = LaneShare | LaneReport | CarryOver | OrderViolation | TablesLack | RowsWait | BadRows | DriverUnreached
+MessageType = TypeVar(
+    "MessageType", LaneShare, LaneReport, CarryOver, OrderViolation, TablesLack, RowsWait, BadRows, DriverUnreached
+)
 
 _KINDS: Final[Mapping[str, type[Message]]] = {kind.__name__: kind for kind in get_args(Message)}
 

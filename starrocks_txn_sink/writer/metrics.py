@@ -101,15 +101,12 @@ class LaneMetrics:
         with self._lock:
             self._count_retry()
 
-    def learn_begin(self, label: str, loaded: Iterable[Receipt]) -> None:
-        """Take from the lanes' receipts when they have begun `label` themselves, and how long that took."""
-        receipts = list(loaded)
-        if not receipts:
-            return
+    def learn_begin(self, label: str, loaded: Iterable[Receipt], age: float) -> None:
+        """A lane has begun `label` `age` seconds ago; the lanes' receipts say how long that took."""
         now = self._clock.monotonic()
         with self._lock:
-            self._label(label).begun_at = now - max(receipt.open_seconds for receipt in receipts)
-            seconds = max(receipt.phase_seconds.get("begin", 0.0) for receipt in receipts)
+            self._label(label).begun_at = now - age
+            seconds = max((receipt.phase_seconds.get("begin", 0.0) for receipt in loaded), default=0.0)
             self._phases["begin"] = self._phases.get("begin", 0.0) + seconds
 
     def with_begin(self, receipt: Receipt) -> Receipt:

@@ -205,7 +205,7 @@ class Performer:
     """Runs actions; may be called from several threads at once.
 
     `listener` gets the events of each action and of its requests. `release` frees the memory of rows that were read
-    from a spill file.
+    from a spill file. A performer with `turns` asks the driver whether it is to begin a label (`protocol.openings`).
     """
 
     options: SinkOptions
@@ -243,7 +243,7 @@ class Performer:
         label = Label(self.options.database, action.label)
         match action:
             case model.BeginAction():
-                return protocol.begin(label, self.options.begin_headers()), self.deadline
+                return self._begin(label), self.deadline
             case model.LoadAction():
                 return self._load(label, action), self.deadline
             case model.CheckAction():
@@ -285,6 +285,12 @@ class Performer:
         except DeadlineExceeded as error:
             result = self.result_after_deadline(action, error)
         return self.explained(action, result)
+
+    def _begin(self, label: Label) -> Steps[protocol.Begun | None]:
+        headers = self.options.begin_headers()
+        if self.turns is None:
+            return protocol.begin(label, headers)
+        return protocol.begin_once(label, headers, self.rng)
 
     def _load(self, label: Label, action: model.LoadAction) -> Steps[protocol.Loaded]:
         """Send the rows that no later row replaces; no request if no row is left."""

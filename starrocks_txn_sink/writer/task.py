@@ -5,8 +5,9 @@ lane's first must not load, because rows of the first one may be under the label
 number of its own attempt, which is enough where tasks read the source. It does not tell the attempt of the stage, which
 Spark runs again if a shuffle's files are lost, nor that a task is a speculative copy. There a lane *claims*: it begins
 a label that is named after the shared one and the lane. The server begins a label once, so a second try loads nothing.
-Claims stay open until the shared label is settled: they have the same `timeout` and begin later, and a leader that
-forgets the claims forgets the shared label, too.
+Claims stay open until the shared label is settled. A leader that forgets the claims forgets the shared label, too, but
+not one that is begun later: so a lane that asks the driver who begins the label also *enters* it there with its first
+input, which no second try can, however late it comes (`protocol.openings`).
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from starrocks_txn_sink.coordinator.write_buffer import WriteBuffer
 from starrocks_txn_sink.errors import (
     BeginFailed,
     DeadlineExceeded,
+    LoadFailed,
     StarRocksSinkError,
     TaskRepeated,
     TooManyTransactions,
@@ -41,6 +43,7 @@ from starrocks_txn_sink.errors import (
 from starrocks_txn_sink.options import Compression, SinkOptions
 from starrocks_txn_sink.protocol.label import Backoff, Label, RetryPolicy, Steps, begin, run
 from starrocks_txn_sink.protocol.ledger import Position
+from starrocks_txn_sink.protocol.openings import Answer, LaneQuestion, Topic, Word
 from starrocks_txn_sink.rows.admission import TableAdmission
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS, ArrivalOrder
 from starrocks_txn_sink.rows.body import UniqueRows
@@ -101,13 +104,13 @@ class LaneTask:
     Commits: without `ownership` there is no ledger, and delivery is at-least-once. With `claims` the lane begins a
     label of its own before it loads. `seconds` replaces `batch_deadline` if another try has used a part of it; an
     option would cost new connections. At `round_ends` (Unix seconds on the driver's clock), `round_seconds` after the
-    round's begin, a lane that can go on in the next round stops. With `lane_begins` the lane is the only one, and reads
-    everything before it has rows: it begins the label, and its round counts from its first rows.
+    round's begin, a lane that can go on in the next round stops. With `lane_begins` the first lane that has rows begins
+    the label, as the driver says at `turns`, and a round counts from then, or from the lane's first rows (`RoundEnd`).
 
     Loads: `keys` has the primary keys of the tables whose rows replace each other (`rows.body`). With `hold` rows are
     loaded when all of them are there: the last micro-batch's keys came again and again. At `turns` the lanes take turns
-    at their tables; None where there is one lane, or nobody to ask. `compared` has the names in
-    rows that the driver knows already, by table; None if it does not want to know any. `modes` are those of the
+    at their tables, and ask; None where there is nobody to ask. `compared` has the names in rows that the driver knows
+    already, by table; None if it does not want to know any. `modes` are those of the
     connector whose rows these are; None: they are not Debezium's.
     """
 
@@ -151,16 +154,17 @@ class LaneTask:
         oldest = RECYCLE_AT * min(self.options.timeout, _INNER_TIMEOUT, self.time_limit)
         return oldest if self.options.commit_interval is None else min(oldest, self.options.commit_interval)
 
-    def end_of_round(self, clock: Clock) -> Deadline | None:
-        """The time at which this lane stops reading; None without a round. With `lane_begins` for a lane with rows.
+    def end_of_round(self, clock: Clock) -> RoundEnd | None:
+        """When this lane stops reading; None without a round.
 
         The driver's clock and this host's may differ, so a round is never longer here than it is there.
         """
         if self.round_ends is None:
             return None
-        if self.lane_begins:
-            return Deadline.after(self.round_seconds, clock)
-        return Deadline.after(min(max(0.0, self.round_ends - clock.wall()), self.round_seconds), clock)
+        end = RoundEnd(self.round_seconds, clock)
+        if not self.lane_begins:
+            end.start(self.round_seconds - min(max(0.0, self.round_ends - clock.wall()), self.round_seconds))
+        return end
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Load the rows of `batches`; yields rows of `messages.MESSAGES`: the lane's share, then its report."""
@@ -201,8 +205,33 @@ class LaneTask:
         return UnpositionedSegmenter.of(self.checkpoint, self.batch_id, positions, compare, check, fit)
 
 
+@dataclass(slots=True)
+class RoundEnd:
+    """The end of a lane's round: `seconds` after its start, which is the label's begin if that is known.
+
+    Else it is when the lane has rows, in which it may begin the label itself: not when a lane that has to read all
+    input before it has rows begins to read.
+    """
+
+    seconds: float
+    clock: Clock
+    _deadline: Deadline | None = None
+
+    def start(self, age: float = 0.0) -> None:
+        """The lane has rows now, or the label is `age` seconds old; only the first call counts."""
+        if self._deadline is None:
+            self._deadline = Deadline.after(self.seconds - age, self.clock)
+
+    def expired(self) -> bool:
+        """Whether the round is over, which it is not before its start."""
+        return self._deadline is not None and self._deadline.expired()
+
+
 class LaneTry:
-    """One try at the lane of `task`: its time, its counts. `source` says what the rows' source knows of columns."""
+    """One try at the lane of `task`: its time, its counts. `source` says what the rows' source knows of columns.
+
+    `round_end` is that of the reader before this lane, if there is one.
+    """
 
     _checks: TableChecks  # once the lane is open
 
@@ -213,12 +242,14 @@ class LaneTry:
         clock: Clock,
         rng: random.Random | None = None,
         source: SourceSchema = SourceSchema(),  # noqa: B008 - frozen
+        round_end: RoundEnd | None = None,
     ) -> None:
         self.task, self.attempt, self.clock, self.rng = task, attempt, clock, rng or random.Random()
         self.deadline = Deadline.after(task.time_limit, clock)
         encoding = Compression(task.options.compression).value
         self.metrics = LaneMetrics(task.job, attempt.lane, task.batch_id, encoding, clock)
         self.stopped = False  # at the end of the round, with more rows to come
+        self.round_end = round_end or task.end_of_round(clock)
         self._source = source
         self._segmenter: Segmenter | None = None
         self._admission: TableAdmission | None = None
@@ -241,6 +272,8 @@ class LaneTry:
             return [messages.RowsWait(crowded.waits), self.metrics.report(())]
         except BadRowsFound as found:
             return [messages.BadRows.of_places(found.places), self.metrics.report(())]
+        except NotReached as unreached:
+            return [messages.DriverUnreached(unreached.host), self.metrics.report(())]
         except BaseException as error:
             with contextlib.suppress(Exception):  # a failing report must not hide the error
                 messages.attach_report(error, self.metrics.report((), error))
@@ -274,32 +307,41 @@ class LaneTry:
         listener = telemetry.fan_out((self.metrics, log_steps(log)))
         if self.attempt.retry:
             self.metrics.mark_task_retry()
-        if task.claims:
-            batches = self._claimed(batches, resources, listener)
+        if task.claims or task.lane_begins:
+            batches = self._entered(batches, resources, listener)
         lane = self.open(in_time(batches, self.deadline), resources, rows, listener)
         runner = LaneRunner(lane.core, lane.performer, resources.threads, self.clock, self.deadline)
         return runner.run(lane.segments)
 
-    def _claimed(
+    def _entered(
         self, batches: Iterable[pa.RecordBatch], resources: worker.WorkerResources, listener: telemetry.Listener
     ) -> Iterator[pa.RecordBatch]:
-        """The batches, once this try has claimed its lane; nothing is claimed without rows.
+        """The batches, once this try has its lane; without rows nobody asks for one.
 
         A second try still reads its rows, so that the first one can win if the second is a speculative copy. Raises the
-        errors of `claim`, at the end of the rows.
+        errors of `have_lane`, at the end of the rows.
         """
-        claimed = False
+        entered = False
         for batch in batches:
-            if not claimed and batch.num_rows:
-                steps = claim(self.task, self.attempt)
+            if not entered and batch.num_rows:
+                steps, turns = self.have_lane(), lane_turns(self.task.turns)
                 try:
-                    run(steps, resources.transport, self.clock, self.deadline, listener=listener)
+                    run(steps, resources.transport, self.clock, self.deadline, listener=listener, turns=turns)
                 except TaskRepeated:
                     for _ in batches:
                         pass
                     raise
-                claimed = True
+                entered = True
             yield batch
+
+    def have_lane(self) -> Steps[None]:
+        """Claim the lane, and enter the label, as far as the task has to; raises the errors of `claim` and `enter`."""
+        if self.task.lane_begins:
+            age = yield from enter(self.task, self.attempt)
+            if self.round_end is not None and age is not None:
+                self.round_end.start(age)
+        if self.task.claims:
+            yield from claim(self.task, self.attempt)
 
     def open(
         self,
@@ -370,11 +412,8 @@ class LaneTry:
             yield from self._checks.until_columns_lack(self._unpositioned_segments(batches, positions))
             return
         segments = self._checks.until_columns_lack(self._positioned_segments(batches, positions, rows))
-        ordered, over = self.task.ordered, False
-        end = self.task.end_of_round(self.clock) if ordered and not self.task.lane_begins else None
+        end, over = self.round_end if self.task.ordered else None, False
         for segment in segments:
-            if ordered and end is None:
-                end = self.task.end_of_round(self.clock)
             if over:
                 self.stopped = True
                 return
@@ -404,6 +443,8 @@ class LaneTry:
             fit=self._checks.fit(),
         )
         for batch in rows(batches) if rows is not None else filter(len, batches):
+            if self.round_end is not None:
+                self.round_end.start()
             part = rows_of_part(batch, task.part.after, task.part.upto)
             if self._checks.bare_values is not None:
                 part = self._checks.bare_values(part)
@@ -435,8 +476,37 @@ def claim(task: LaneTask, attempt: worker.Attempt) -> Steps[None]:
     except TooManyTransactions:
         raise
     except BeginFailed as failed:  # the label exists, or no answer came
+        if task.lane_begins:  # no other try has entered the label, so the server is in trouble
+            raise
         message = f"Another try of Spark at lane {attempt.lane} may have loaded rows: {failed.message}"
         raise TaskRepeated(message, hint=_REPEATED, lane=attempt.lane, stage=attempt.stage) from None
+
+
+class NotReached(Exception):
+    """The lane cannot ask the driver, on `host`, who begins the label."""
+
+    def __init__(self, host: str) -> None:
+        super().__init__(host)
+        self.host = host
+
+
+def enter(task: LaneTask, attempt: worker.Attempt) -> Steps[float | None]:
+    """Enter the label, and return its age, None if it is not begun.
+
+    Raises TaskRepeated if another try at the lane has entered, NotReached, and LoadFailed if the label is given up.
+    """
+    question = LaneQuestion(Topic.ENTER, task.label, attempt.lane, attempt.number)
+    answer: Answer | None = yield question
+    if answer is None:
+        answer = yield question  # the connection of an earlier question may have died
+    if answer is None:
+        raise NotReached(task.turns.host if task.turns is not None else "")
+    if answer.word is Word.TAKEN:
+        message = f"Another try of Spark at lane {attempt.lane} may load rows under the label."
+        raise TaskRepeated(message, hint=_REPEATED, lane=attempt.lane, stage=attempt.stage)
+    if answer.word is Word.GONE:
+        raise LoadFailed("The label is given up: another lane was to begin it.", label=task.label)
+    return answer.age if answer.word is Word.BEGUN else None
 
 
 def in_time(batches: Iterable[pa.RecordBatch], deadline: Deadline) -> Iterator[pa.RecordBatch]:

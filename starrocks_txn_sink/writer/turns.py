@@ -2,14 +2,17 @@
 
 The wire: a client connects and sends the service's token on a line. Then it sends lines with a JSON array: label and
 table ask for a turn, an empty one ends it. The service answers a question with one byte, when the turn has come. The
-end of a connection ends its turn, so a dead worker holds none.
+end of a connection ends its turn, so a dead worker holds none. An array of four is a question about the begin of a
+label (`protocol.openings`): topic, label, lane and number of the try; its answer is a line with a word and an age. The
+end of a connection, or of a turn, ends the hope that its lane begins the label.
 
 A turn is a lease: who has had it for LEASE_SECONDS loses it to the next one who waits. A worker that was stopped holds
 up nobody for longer, and a load that takes so long has its table planned: the server refuses the next load until it
 ends, and cancels nothing.
 
-The service is there to keep the server from refusing and cancelling (`protocol.turns`). Where it cannot be reached, the
-lanes do without it, and a line in the log says so.
+Turns keep the server from refusing and cancelling (`protocol.turns`). Where the service cannot be reached, the lanes do
+without them, and a line in the log says so. Without its answer no lane begins a label: the driver then does
+(`coordinator.coordinator`).
 """
 
 from __future__ import annotations
@@ -30,12 +33,14 @@ from typing import Any, Final
 import orjson
 
 from starrocks_txn_sink.clock import Deadline
+from starrocks_txn_sink.protocol.openings import Answer, Answers, Closed, LaneQuestion, Openings, Topic, Word
 from starrocks_txn_sink.protocol.turns import TurnQueue, TurnRequest
 from starrocks_txn_sink.telemetry import get_logger
 
 _CONNECT_SECONDS: Final = 2.0  # a driver answers in milliseconds; a firewall that drops packets never does
 _AGAIN_SECONDS: Final = 60.0  # until an address that could not be reached is tried again
 _LINE_LIMIT: Final = 4096  # of a label (128) and a table's name (1024), escaped
+_QUESTION: Final = 4  # words of a question about a begin
 LEASE_SECONDS: Final = 30.0
 """Planning a table took milliseconds on a real server; a worker that does not answer for so long is probably stopped.
 A load that takes longer costs those who wait only questions, one each half second."""
@@ -77,7 +82,10 @@ class _Caller:
 
 
 class TurnService:
-    """Gives turns to the lanes of all jobs of this process, in one thread, until `close`."""
+    """Gives turns to the lanes of all jobs of this process, in one thread, until `close`.
+
+    `open_label` and `close_label` are for the threads of micro-batches.
+    """
 
     def __init__(self, bind: str, host: str, lease: float = LEASE_SECONDS) -> None:
         """Listen at `bind`, or at all of this machine's addresses if it has no such one; `host` is its name."""
@@ -89,6 +97,7 @@ class TurnService:
         self._wake, self._woken = socket.socketpair()
         self._selector.register(self._woken, selectors.EVENT_READ)
         self._queue = TurnQueue()
+        self._openings, self._guard = Openings(), threading.Lock()
         self._callers: set[_Caller] = set()
         self.address = TurnsAddress(host, self._listener.getsockname()[1], secrets.token_hex(16))
         self._thread = threading.Thread(target=self._serve, name="starrocks-turns", daemon=True)
@@ -99,6 +108,18 @@ class TurnService:
         if self._thread.is_alive():
             self._wake.send(b".")
             self._thread.join()
+
+    def open_label(self, label: str) -> None:
+        """Let the lanes of `label` enter it, and the first one with rows begin it."""
+        with self._guard:
+            self._openings.open(label)
+
+    def close_label(self, label: str) -> Closed:
+        """End what `open_label` has begun; lanes that still wait for the label's begin hear that it is gone."""
+        with self._guard:
+            closed = self._openings.close(label, time.monotonic())
+            self._send(closed.answers)
+        return closed
 
     def _serve(self) -> None:
         while True:
@@ -127,7 +148,7 @@ class TurnService:
         try:
             for line in caller.lines():
                 self._obey(caller, line)
-        except (OSError, ValueError):  # it has gone, or does not speak this
+        except (OSError, TypeError, ValueError):  # it has gone, or does not speak this
             self._drop(caller)
 
     def _obey(self, caller: _Caller, line: bytes) -> None:
@@ -136,10 +157,22 @@ class TurnService:
                 raise OSError("a stranger")
             caller.admitted = True
             return
-        turn = orjson.loads(line)
+        words = orjson.loads(line)
+        if len(words) == _QUESTION:
+            question = LaneQuestion(Topic(words[0]), *words[1:])
+            with self._guard:
+                self._send(self._openings.answer(question, caller, time.monotonic()))
+            return
         self._leave(caller)
-        if turn and self._queue.take(TurnRequest(*turn), caller):
+        if words and self._queue.take(TurnRequest(*words), caller):
             self._grant(caller)
+
+    @staticmethod
+    def _send(answers: Answers) -> None:
+        for caller, answer in answers:
+            assert isinstance(caller, _Caller)
+            with contextlib.suppress(OSError):  # its end is read later
+                caller.connection.send(orjson.dumps([answer.word.value, answer.age]) + b"\n")
 
     def _end_leases(self) -> float | None:
         """End the turns that are over; returns the seconds until the next one is, None if nobody waits."""
@@ -154,6 +187,8 @@ class TurnService:
         return min(ends, default=None)
 
     def _leave(self, caller: _Caller) -> None:
+        with self._guard:
+            self._send(self._openings.leave(caller))
         following: Any = self._queue.leave(caller)
         while following is not None:
             try:
@@ -196,6 +231,14 @@ def _prepare(connection: socket.socket) -> None:
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), number)
 
 
+_services: dict[TurnsAddress, TurnService] = {}  # of this process
+
+
+def service_at(address: TurnsAddress) -> TurnService:
+    """The service of this process at `address`, which `turns_of` has started."""
+    return _services[address]
+
+
 @cache
 def _service(process: int, bind: str, host: str) -> TurnService | None:
     try:
@@ -204,6 +247,7 @@ def _service(process: int, bind: str, host: str) -> TurnService | None:
         _log.warning("turns.unreachable", host=host, why=type(error).__name__)
         return None
     atexit.register(lambda: service.close() if os.getpid() == process else None)
+    _services[service.address] = service
     return service
 
 
@@ -245,6 +289,32 @@ class LaneTurns:
         except OSError:  # the driver has gone, or the deadline has passed: either way the load will hear of it
             self._own.connection = None
             connection.close()
+
+    def ask(self, question: LaneQuestion, deadline: Deadline) -> Answer | None:
+        """The answer to `question`; None where the service cannot be reached, or at the deadline.
+
+        What a lane was told to begin is its connection's, so the thread keeps this one until it leaves.
+        """
+        connection = getattr(self._own, "connection", None) or self._connection()
+        if connection is None:
+            return None
+        self._own.connection = connection
+        try:
+            words = [question.topic.value, question.label, question.lane, question.attempt]
+            connection.sendall(orjson.dumps(words) + b"\n")
+            connection.settimeout(max(deadline.remaining(), 0.001))
+            received = b""
+            while not received.endswith(b"\n"):
+                piece = connection.recv(_LINE_LIMIT)
+                if not piece:
+                    raise ConnectionResetError
+                received += piece
+            word, age = orjson.loads(received)
+            return Answer(Word(word), age)
+        except (OSError, ValueError):
+            self._own.connection = None
+            connection.close()
+            return None
 
     def leave(self) -> None:
         """End this thread's turn, if it has one; its connection stays for another turn. Never raises."""

@@ -62,7 +62,7 @@ class Site:
     @property
     def options(self) -> dict[str, Any]:
         """How the lanes read. Only those of sorted rows go on in a second round."""
-        return {"lanes": 1, "shuffle": True, "commit_interval": 0.01} if self.rounds else {"lanes": 2}
+        return {"lanes": 1, "shuffle": True, "commit_interval": 1e-6} if self.rounds else {"lanes": 2}
 
     def label_pattern(self, job: str, batch: int) -> str:
         """A regular expression of the labels of micro-batch `batch`."""

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.coordinator.coordinator import (
+    LanesResult,
     NextRound,
     Order,
     Pause,
@@ -44,7 +45,8 @@ from starrocks_txn_sink.sink.lanes import LanePlan, Reading, coordinator_of, own
 from starrocks_txn_sink.sink.session import Resumed, Resumption, Session, resume
 from starrocks_txn_sink.writer.messages import LaneReport, LaneTrouble, Message, OrderViolation, of_kind
 from starrocks_txn_sink.writer.runner import Performer
-from starrocks_txn_sink.writer.task import LaneTask, ReadRows
+from starrocks_txn_sink.writer.task import LaneTask, ReadRows, RoundEnd
+from starrocks_txn_sink.writer.turns import TurnsAddress
 from starrocks_txn_sink.writer.worker import Attempt
 
 from .arriving import arriving_batches
@@ -115,7 +117,10 @@ class Driver(Node):
         self._begin: Cut = ()
         self._cut: Cut = ()
         self._rng = Random(f"{world.seed}/{name}")
-        self._plan = LanePlan(lanes, claims=self._rng.random() < 0.3, disordered=self._rng.random() < 0.5)
+        turns = None if self._rng.random() < 0.1 else TurnsAddress(name, 0, "")
+        self._plan = LanePlan(
+            lanes, claims=self._rng.random() < 0.3, disordered=self._rng.random() < 0.5, turns=lambda: turns
+        )
         self._performer: Performer | None = None
         self._coordinator: SharedTransactionCoordinator | None = None
         self._rooms: TableRooms | None = None
@@ -271,12 +276,13 @@ class Driver(Node):
         head, _, _ = label.rpartition("-")
         return f"{head}-{self._world.next_attempt()}_0"
 
-    def _any_task(self) -> LaneTask:
+    def _any_task(self, order: RunLanes | None = None) -> LaneTask:
         task = LaneTask(
             self._world.options_of(self.lanes), JOB, self.epoch, self.checkpoint.name, self._batch, not self.plain,
             True, self.session.ownership, keys=self._world.keys, hold=self.session.hold,
         )  # fmt: skip
-        return self._plan.task_of(task)
+        task = self._plan.task_of(task)
+        return task if order is None else replace(task, lane_begins=order.lane_begins)
 
     def _written(self, result: object) -> None:
         assert self._coordinator is not None
@@ -372,9 +378,9 @@ class Driver(Node):
         if self._world.poison and self._runs == self._most_runs():
             self._world.checker.report("stuck", f"{self.name} searches for rejected rows, and finds no end")
         self._lanes_done, self._order = callback, order
-        if self._plan.proves:  # the lane begins the label, if it has rows
-            self._bounds.ended()
+        if order.lane_begins:
             self._bounds.sent(BeginAction(order.label))
+            self._world.network.turns.open(order.label, self)
         self.slots = dict(self._layout())
         if not self.slots:
             self._all_over()
@@ -419,7 +425,8 @@ class Driver(Node):
         if slot is None or self.over or slot.messages is not None:
             return  # the driver was paused meanwhile, and the round is another one now
         number = world.next_attempt()
-        order, task = self._order, self._any_task()
+        order = self._order
+        task = self._any_task(order)
         ownership = self.session.ownership
         if ownership is not None:
             ownership = replace(ownership, positions=dict(ownership.positions), skips=dict(ownership.skips))
@@ -452,11 +459,13 @@ class Driver(Node):
         return self._made(slot, task, attempt, batches, rows)
 
     def _made(
-        self, slot: Slot, task: LaneTask, attempt: Attempt, batches: list[pa.RecordBatch], rows: ReadRows | None
-    ) -> LaneAttempt:
+        self, slot: Slot, task: LaneTask, attempt: Attempt, batches: list[pa.RecordBatch], rows: ReadRows | None,
+        round_end: RoundEnd | None = None,
+    ) -> LaneAttempt:  # fmt: skip
         cut = self._world.cut_off(batches)
         ended = partial(self._on_executor, slot, self._round, cut is not batches)
-        return LaneAttempt(self._world, f"{self.name}.{attempt.lane}.{attempt.number}", task, attempt, cut, ended, rows)
+        name = f"{self.name}.{attempt.lane}.{attempt.number}"
+        return LaneAttempt(self._world, name, task, attempt, cut, ended, rows, round_end)
 
     def _on_executor(
         self, slot: Slot, number: int, cut_off: bool, ended: LaneAttempt, result: list[Message] | BaseException
@@ -518,8 +527,18 @@ class Driver(Node):
     def _end_lanes(self, result: object) -> None:
         self.ended_slots, self.slots = self.slots, {}
         self._round += 1
+        begun = self._close()
+        if isinstance(result, LanesResult):
+            self._plan.asks = self._plan.asks and not result.unreached
+            result = replace(result, begun=begun)
+            if not begun:
+                self._bounds.ended()
         self._stop(attempt for slot in self.ended_slots.values() for attempt in slot.attempts)
         self._lanes_done(result)
+
+    def _close(self) -> bool:
+        """No lane begins the label any more; whether one may have, or the driver has."""
+        return not self._order.lane_begins or self._world.network.turns.close(self._order.label)
 
     def _stop(self, attempts: Iterable[LaneAttempt]) -> None:
         """Spark cancels what is not needed any more: at once, politely, or too late."""
@@ -550,6 +569,8 @@ class Driver(Node):
         text = "all is written" if error is None else f"{type(error).__name__}: {error}"
         self._world.trace.say(self.name, f"ends: {text}")
         self._stop(attempt for slot in self.slots.values() for attempt in slot.attempts)
+        if self.slots:
+            self._close()
         if error is not None and self.session.token:
             family = LabelPrefix(JOB, self.epoch)
             Fiber(self, _end_all(family, self._world.rng), self.scheduler.now + 5.0, self._world.network.send, _nothing)

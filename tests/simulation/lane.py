@@ -12,9 +12,10 @@ from starrocks_txn_sink.coordinator.model import LaneLimits, RegionRows, Result,
 from starrocks_txn_sink.coordinator.table_room import Crowded
 from starrocks_txn_sink.errors import DeadlineExceeded, StarRocksSinkError
 from starrocks_txn_sink.http import HttpTransport
-from starrocks_txn_sink.writer.messages import Message, RowsWait
+from starrocks_txn_sink.protocol.label import Steps
+from starrocks_txn_sink.writer.messages import DriverUnreached, Message, RowsWait
 from starrocks_txn_sink.writer.runner import DaemonThreadPool, Performer
-from starrocks_txn_sink.writer.task import LaneTask, LaneTry, ReadRows, claim
+from starrocks_txn_sink.writer.task import LaneTask, LaneTry, NotReached, ReadRows, RoundEnd
 from starrocks_txn_sink.writer.worker import Attempt, WorkerResources
 
 from .bounds import Bounds
@@ -34,7 +35,7 @@ class LaneAttempt(Node):
 
     def __init__(
         self, world: World, name: str, task: LaneTask, attempt: Attempt, batches: list[pa.RecordBatch], ended: Ended,
-        rows: ReadRows | None = None,
+        rows: ReadRows | None = None, round_end: RoundEnd | None = None,
     ) -> None:  # fmt: skip
         super().__init__(world.scheduler, name)
         self.attempt = attempt
@@ -45,7 +46,7 @@ class LaneAttempt(Node):
         self._ended = ended
         self._rows = rows
         self._limits = _limits(world)
-        self._try = LaneTry(task, attempt, world.clock, world.rng)
+        self._try = LaneTry(task, attempt, world.clock, world.rng, round_end=round_end)
         self.metrics, self._deadline = self._try.metrics, self._try.deadline
         self._segments: Iterator[Segment] = iter(())
         self._performer: Performer | None = None
@@ -58,21 +59,39 @@ class LaneAttempt(Node):
         self._bounds = Bounds(world.checker, name)
 
     def start(self) -> None:
-        if self.task.claims:
-            self._fiber(claim(self.task, self.attempt), self._deadline.at, self._claimed)
+        """Wait for the first input, and then have the lane, as far as the task has to."""
+        self.soon(self._world.first_pause(), self._enter)
+
+    def _enter(self) -> None:
+        if self.task.claims or self.task.lane_begins:
+            self._fiber(self._have_lane(), self._deadline.at, self._entered)
         else:
             self._open()
 
-    def _claimed(self, result: object) -> None:
-        if isinstance(result, BaseException):
+    def _have_lane(self) -> Steps[NotReached | None]:
+        try:
+            yield from self._try.have_lane()
+        except NotReached as unreached:
+            return unreached
+        return None
+
+    def _entered(self, result: object) -> None:
+        if isinstance(result, NotReached):
+            self._end([DriverUnreached(result.host), self.metrics.report(())])
+        elif isinstance(result, BaseException):
             self._end(result)
-        elif self.result is None:
-            self._open()
+        elif self.result is None:  # what it reads first is not always a row to load
+            pause = self._world.first_pause()
+            if pause:
+                self._world.copy_within(pause, self)
+            self.soon(pause, self._open)
 
     def _fiber(self, steps: Any, deadline: float, callback: Callable[[Any], None]) -> None:
         Fiber(self, steps, deadline, self._world.network.send, callback)
 
     def _open(self) -> None:
+        if self.result is not None:
+            return
         lane = self._try.open(self._batches, NOTHING, self._rows, lane_limits=self._limits)
         self._core, self._performer, self._segments = lane.core, lane.performer, iter(lane.segments)
         self.soon(self._deadline.remaining(), self._too_late)

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from starrocks_txn_sink.coordinator.coordinator import LANE
 from starrocks_txn_sink.errors import BadReply, NotSent, QueryFailed, ReplyLost, TransportError
 from starrocks_txn_sink.protocol.label import LedgerRequest
 from starrocks_txn_sink.protocol.ledger import ReadMarker, WriteClaim, WriteMarker
+from starrocks_txn_sink.protocol.openings import LaneQuestion
 from starrocks_txn_sink.protocol.turns import TurnRequest
 from starrocks_txn_sink.protocol.wire import Operation, Reply, Request, Status
 from tests.support.model_server import Fault
@@ -46,6 +48,7 @@ class Network:
         self.stall: Callable[[Node], None] = lambda _: None
         self._unseen: tuple[Node, float] | None = None  # who has claimed while nobody could see it, and when
         self._lying: list[_Late] = []
+        self._begun: set[str] = set()  # labels with a begin on its way
         self._cluster = cluster
         self._scheduler = cluster.scheduler
         self._profile = profile
@@ -65,11 +68,14 @@ class Network:
         """Bring `needed` (a Request or a Question) to the cluster and its answer to `fiber`."""
         if isinstance(needed, TurnRequest):
             self.turns.ask(needed, fiber)
+        elif isinstance(needed, LaneQuestion):
+            self.turns.hear(needed, fiber)
         else:
             self._bring(needed, fiber)
 
     def _bring(self, needed: Any, fiber: Fiber) -> None:
         self.listen()
+        self._begin_once(needed)
         self._execute_next_to(needed, fiber.node)
         collides = isinstance(needed, Request) and self.turns.collides(needed, fiber)
         fault = self._stalled(needed, fiber) or self._choose(needed) or ("collided" if collides else None)
@@ -103,6 +109,15 @@ class Network:
             case _:
                 on_server = _OF_SERVER[fault] if fault else None
                 self._scheduler.after(latency, self._cluster.execute, needed, on_server, respond)
+
+    def _begin_once(self, needed: Any) -> None:
+        """A label that lanes share has one begin, whatever its answer: of two nobody knows which one took effect."""
+        if not isinstance(needed, Request) or needed.operation is not Operation.BEGIN:
+            return
+        label = needed.label
+        if label in self._begun and LANE in label.rsplit("-", 3):
+            self.turns.broken(f"{label} is begun a second time.")
+        self._begun.add(label)
 
     def _respond(self, needed: Any, fiber: Fiber) -> Respond:
         """Answer the fiber once, whatever comes first: the reply, or the end of its patience."""

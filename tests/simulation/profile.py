@@ -54,6 +54,7 @@ class Profile:
     lanes: int
     partitions: tuple[int, ...]  # one of these numbers of source partitions
     slow_rows: bool
+    long_waits: int  # lanes that wait for their first rows, some longer than a label lives
     commit_interval: float | None
     chunk_bytes: int
     buffer_bytes: int
@@ -75,6 +76,7 @@ def among_others(profile: Profile, rng: Random) -> Profile:
 
 def draw(rng: Random) -> Profile:
     lanes = rng.choice((1, 1, 2))
+    long_waits = rng.choice((0, 0, 1, 2, 4))
     calm, crowded = rng.random() < 0.05, rng.random() < 0.3  # crowded: many tries at one lane
     return Profile(
         generation=rng.choice("BC"),
@@ -87,7 +89,8 @@ def draw(rng: Random) -> Profile:
         trouble_until=rng.uniform(5.0, 40.0),
         lanes=lanes,
         partitions=(3, 4) if crowded and lanes > 1 else (1, 2, 2, 3),  # so that a lane has several
-        slow_rows=rng.random() < (0.5 if crowded else 0.15),
+        slow_rows=rng.random() < (0.5 if crowded or long_waits else 0.15),
+        long_waits=long_waits,
         commit_interval=rng.choice((0.05, 0.5, None)),
         chunk_bytes=rng.choice((60, 300, 4000)),
         buffer_bytes=rng.choice((400, 1000, 50_000)),

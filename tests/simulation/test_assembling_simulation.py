@@ -13,6 +13,7 @@ from starrocks_txn_sink.rows.segments import Replay
 from starrocks_txn_sink.sink.manifest_log import ManifestLog
 from tests.support.depth import scaled
 
+from .assembling_driver import AssemblingDriver
 from .assembling_world import run_assembling
 
 SEEDS = 120  # a planted bug is noticed within them
@@ -51,12 +52,13 @@ def publish_late(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def drop_repeats_without_comparing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A position that was read before is reason enough to drop an event."""
+    """A position that was read before is reason enough to drop an event; here each micro-batch repeats some."""
 
     def believed(_history: bytes, _run: object, places: history.Places, *_: object, **__: object) -> history.Verdict:
         return history.Verdict(np.ones(len(places), dtype=bool), None)
 
     monkeypatch.setattr(history, "judge", believed)
+    monkeypatch.setattr(AssemblingDriver, "_overlap", lambda _: 2)
 
 
 @pytest.mark.parametrize("plant", [forget, write_replays_again, publish_late, drop_repeats_without_comparing])

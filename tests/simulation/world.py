@@ -47,6 +47,7 @@ from .trace import Say, Trace
 
 TIMEOUT = 60
 LONGEST_PAUSE = 60.0
+LONGEST_WAIT = 1.3 * TIMEOUT  # of a lane for its first rows
 PLAIN = 8, 4  # schedules whose seed has this remainder have plain rows
 POISON = 8, 6  # and these have rows that the server rejects, under a quarantine
 CROWDED = 3, 2  # and these, of the others and those with rejected rows, have more tables than a label has room for
@@ -140,6 +141,7 @@ class World:
         self.checker.keyed = frozenset(self.keys)
         self.drivers: list[Driver] = []
         self.lanes: list[LaneAttempt] = []
+        self._long_waits = self.profile.long_waits
         self.replays = Replays(self)
         self.proofs: dict[str, list[tuple[list[Cut], Proof]]] = {}  # by checkpoint, each with the plan so far
         self.events = 0
@@ -188,6 +190,7 @@ class World:
         for _ in range(5):
             self.scheduler.after(self.rng.expovariate(0.5), self.checker.sample)
         longest = self.profile.trouble_until + LATEST + LONGEST_PAUSE + 6.0 * TIMEOUT + 60.0 * self.poison
+        longest += LONGEST_WAIT * self.profile.long_waits
         try:
             self._judge(self.scheduler.run(longest, MOST_EVENTS))
         except Exception as bug:
@@ -228,6 +231,8 @@ class World:
         driver = next((driver for driver in self.drivers if label.startswith(driver.writer + "-")), None)
         if driver is not None and (not driver.alive or label.rsplit("-", 3)[1] != "all"):
             return True  # a claim may be begun after its label has ended
+        if label in self.network.turns.abandoned:
+            return True
         return self.replays.was_killed(label)
 
     # --- drivers ---
@@ -253,6 +258,8 @@ class World:
         elif error is None:
             self._restart_later()
         else:
+            if isinstance(error, OutcomeUnknown) and not self.ledger:  # a rollback could undo what was committed
+                self.network.troubled.add(str(error.context["label"]))
             self._judge_error(driver, error)
             self._restart_later()
 
@@ -351,6 +358,32 @@ class World:
         self.events += 1
         last = batches[-1]
         return [*batches[:-1], last.slice(0, self.rng.randrange(max(1, last.num_rows)))]
+
+    def first_pause(self) -> float:
+        """How long a lane waits for its first rows; now and then longer than a label lives, and a claim."""
+        if not self._long_waits or self.rng.random() < 0.5:
+            return 0.0
+        self._long_waits -= 1
+        return self.rng.uniform(0.2, 1.0) * LONGEST_WAIT
+
+    def copy_within(self, seconds: float, attempt: LaneAttempt) -> None:
+        """Spark takes a lane that waits for so long for slow, and runs its task a second time, also late.
+
+        At times another leader has forgotten the lane's claim by then, as it has all that was begun before.
+        """
+        if "speculate" in self.profile.events and self.rng.random() < 0.5:
+            self.events += 1
+            at = self.rng.uniform(0.0, seconds + 5.0)
+            if "restart_frontend" in self.profile.events or self.profile.stall:
+                self.scheduler.after(min(at, seconds) * self.rng.random(), self.cluster.change_leader)
+            self.scheduler.after(at, self._copy, attempt)
+
+    def _copy(self, attempt: LaneAttempt) -> None:
+        for driver in self._active():
+            for lane, slot in driver.slots.items():
+                if attempt in slot.attempts:
+                    driver.when_awake(driver.try_lane, lane)
+                    return
 
     def row_pause(self) -> float:
         """How long the next rows are waited for; mostly not at all."""

@@ -119,7 +119,7 @@ def test_lineage_spans_and_the_server_s_limits_of_a_real_write(
     ended = exporter.get_finished_spans()
     batch = ended[-1]
     steps = [span.name for span in ended if span.parent is not None and span.parent.span_id == batch.context.span_id]
-    assert (batch.name, steps) == ("batch", ["take_over", "begin", "lanes", "load", "check", "commit"])
+    assert (batch.name, steps) == ("batch", ["take_over", "lanes", "load", "check", "commit"])
     requests = [span.name for span in ended if span.parent is not None and span.name not in steps]
     assert "get_load_state" in requests
     assert batch.attributes is not None

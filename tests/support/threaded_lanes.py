@@ -70,7 +70,7 @@ class ThreadedJob:
             for whole in (batch_of(f"p{lane}", self._next[lane], of_lane),)
         ]
         task = self.session.lane_task(self.options, self._batch, lanes=self.lanes)
-        task = replace(task, turns=turns_of("local", "", ""))
+        task = replace(task, turns=turns_of("local", "", ""), lane_begins=True)
         written = write_shared(task, partial(self._run_lanes, batches), self._collect, SystemClock())
         self._next = [at + len(of_lane) for at, of_lane in zip(self._next, transactions, strict=True)]
         self._batch += 1

@@ -5,6 +5,7 @@ Bugs that another mechanism makes harmless are listed in docs/inside/reliability
 
 from . import (
     arrival,
+    begins,
     debezium,
     keys,
     loads,
@@ -30,6 +31,7 @@ GROUPS = (
     quarantine,
     arrival,
     one_label,
+    begins,
     manifests,
     debezium,
     recreated,

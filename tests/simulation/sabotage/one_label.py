@@ -15,9 +15,10 @@ from starrocks_txn_sink.errors import OutcomeUnknown
 from starrocks_txn_sink.protocol import fencing, label as protocol, ledger
 from starrocks_txn_sink.protocol.label import Unknown
 from starrocks_txn_sink.protocol.ledger import ReadOwner
+from starrocks_txn_sink.writer import task as task_module
 from starrocks_txn_sink.writer.task import LaneTask, LaneTry
 
-from .. import lane as simulated_lane
+from .begins import as_the_first
 from .registry import bug, nothing
 
 
@@ -28,7 +29,8 @@ def a_task_that_spark_runs_again_loads_under_the_label(put: Any) -> None:
 
 @bug
 def a_second_try_does_not_mind_the_claim_of_the_first(put: Any) -> None:
-    put(simulated_lane, "claim", nothing)
+    put(task_module, "claim", nothing)
+    put(task_module, "enter", as_the_first(task_module.enter))
 
 
 @bug
@@ -141,7 +143,7 @@ def a_lane_that_has_stopped_counts_as_ended(put: Any) -> None:
 def a_lane_stops_inside_a_source_transaction(put: Any) -> None:
     def broken(self: Any, batches: Any, rows: Any) -> Any:
         positions = self.task.ownership.positions
-        end = self.task.end_of_round(self.clock) if self.task.ordered else None
+        end = self.round_end if self.task.ordered else None
         for segment in self._positioned_segments(batches, positions, rows):
             yield segment
             if end is not None and end.expired() and isinstance(segment, RegionRows):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -277,9 +278,29 @@ def test_a_lane_that_begins_the_label_is_the_only_one_to_do_so() -> None:
 
 
 def test_what_no_lane_has_begun_is_not_rolled_back() -> None:
-    script = Script(LanesResult([LaneShare()]))
+    script = Script(LanesResult([LaneShare()], begun=False))
     assert write(script, limits={"lane_begins": True})[0] == []
     assert script.said == ["RunLanes"]
+
+
+def test_lanes_that_fail_before_one_of_them_begins_the_label_leave_nothing_to_roll_back() -> None:
+    failure = replace(failed(LoadFailed("no backend")), begun=False)
+    script = Script(failure, LOADED)
+    assert len(write(script, limits={"lane_begins": True})[0]) == 1
+    assert script.said[:3] == ["RunLanes", "Pause", "RunLanes"]
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_the_driver_begins_the_labels_once_a_lane_could_not_ask_it_and_nothing_has_failed(begun: bool) -> None:
+    """Another lane may have begun the label; with rows that come unsorted, that is cured first."""
+    script = Script(LanesResult([share("p")], unreached=["driver"], begun=begun), failed(LoadFailed("slow")), LOADED)
+    (only,), _ = write(script, limits={"lane_begins": True, "max_attempts": 2})
+    first = ["RunLanes", "Rollback"] if begun else ["RunLanes"]
+    again = ["Begin", "RunLanes", "Rollback", "Pause", "Begin", "RunLanes"]
+    assert script.said == [*first, *again, "Load", "Check", "Commit"]
+    assert [run.lane_begins for run in script.of(RunLanes)] == [True, False, False]
+    assert only.label == "L2"
+    assert write(Script(LanesResult(unsorted=["back"], unreached=["driver"])), limits={"lane_begins": True})[0] == []
 
 
 LACKING = LanesResult(

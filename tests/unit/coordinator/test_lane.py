@@ -15,7 +15,7 @@ from starrocks_txn_sink.errors import (
     ServerRefused,
     TransactionTimedOut,
 )
-from starrocks_txn_sink.protocol.label import Loaded
+from starrocks_txn_sink.protocol.label import Begun, Loaded
 from starrocks_txn_sink.protocol.wire import Operation
 from tests.support.depth import examples
 from tests.support.lane_driver import LABEL, LaneDriver, small_limits
@@ -117,6 +117,24 @@ def test_a_label_that_a_lane_has_begun_ages_from_then_on() -> None:
     lane.clock.advance(600)
     lane.core.tick(lane.clock.monotonic())
     assert "reached its timeout of 600 s during the load into items, orders" in str(lane.core.error)
+
+
+@pytest.mark.parametrize(("age", "fails"), [(0.0, False), (590.0, False), (600.0, True), (1e6, True)])
+def test_a_label_that_another_lane_has_begun_is_as_old_as_that_lane_made_it(age: float, fails: bool) -> None:
+    lane = beginning()
+    lane.core.finish(lane.clock.monotonic())
+    (begin,) = lane.core.tick(lane.clock.monotonic())
+    assert lane.core.waiting_for == f"the begin of label {lane.core.label}"
+    lane.clock.advance(3600)  # while the other one begins it
+    lane.core.complete(begin, Begun(age))
+    loads = lane.core.tick(lane.clock.monotonic())
+    assert (len(loads), lane.core.error is not None) == ((0, True) if fails else (2, False))
+    if fails:
+        assert (lane.core.phase, lane.core.buffer.buffered_bytes) == (Phase.FAILED, 0)
+    else:
+        lane.clock.advance(600 - age)
+        lane.core.tick(lane.clock.monotonic())
+        assert "reached its timeout of 600 s during the load" in str(lane.core.error)
 
 
 def test_a_lane_that_cannot_begin_its_label_loads_nothing() -> None:

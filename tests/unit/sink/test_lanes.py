@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from starrocks_txn_sink import SinkOptions
-from starrocks_txn_sink.clock import Deadline
+from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.coordinator.coordinator import LaneShare, claim_of
 from starrocks_txn_sink.coordinator.model import BeginAction, Chunk, LoadAction, PositionSpan, Receipt, RegionCount
 from starrocks_txn_sink.errors import (
@@ -24,14 +24,16 @@ from starrocks_txn_sink.errors import (
     StarRocksSinkError,
     Unordered,
 )
-from starrocks_txn_sink.protocol.label import Backoff, Label, begin, run
+from starrocks_txn_sink.protocol.label import Backoff, Label, begin_once, run
 from starrocks_txn_sink.protocol.ledger import Position
+from starrocks_txn_sink.protocol.openings import GONE, Answer, LaneQuestion, Topic, Word
 from starrocks_txn_sink.protocol.wire import Operation, Reply, Request
 from starrocks_txn_sink.rows.segments import Skip
 from starrocks_txn_sink.sink.lanes import LanePlan, Reading, RoundRunner, Written, roll_back_claims
 from starrocks_txn_sink.writer import worker
 from starrocks_txn_sink.writer.messages import (
     CarryOver,
+    DriverUnreached,
     LaneReport,
     LaneTrouble,
     LaneWork,
@@ -41,6 +43,7 @@ from starrocks_txn_sink.writer.messages import (
     attached_report,
 )
 from starrocks_txn_sink.writer.task import JobOwnership, LaneTask
+from starrocks_txn_sink.writer.turns import TurnsAddress, lane_turns, turns_of
 from tests.support.manual_clock import ManualClock
 from tests.support.model_server import Fault, ModelServer, plan_faults
 
@@ -100,6 +103,37 @@ def test_lanes_far_beyond_what_the_cluster_runs_at_a_time_are_not_made(plan: Lan
 def test_lanes_know_how_they_read(plan: LanePlan, claims: bool, ordered: bool, whole: bool) -> None:
     task = plan.task_of(TASK)
     assert (task.claims, task.ordered, task.whole) == (claims, ordered, whole)
+
+
+PLACE = TurnsAddress("driver", 1, "token")
+
+
+@pytest.mark.parametrize(
+    ("plan", "begins", "turns"),
+    [
+        (LanePlan(4, turns=lambda: PLACE), True, PLACE),
+        (LanePlan(1, turns=lambda: PLACE), True, PLACE),
+        (LanePlan(1, turns=lambda: PLACE, proves=True), True, PLACE),
+        (LanePlan(4), False, None),  # nobody to ask
+        (LanePlan(1, proves=True), False, None),
+        (LanePlan(4, turns=lambda: PLACE, asks=False), False, PLACE),  # a lane could not
+        (LanePlan(1, turns=lambda: PLACE, asks=False), False, None),
+    ],
+)
+def test_a_lane_begins_the_label_where_it_can_ask_the_driver(
+    plan: LanePlan, begins: bool, turns: TurnsAddress | None
+) -> None:
+    task = plan.task_of(TASK)
+    assert (task.lane_begins, task.turns) == (begins, turns)
+
+
+def test_once_a_lane_could_not_ask_the_driver_begins_the_labels() -> None:
+    plan = LanePlan(4, turns=lambda: PLACE)
+    plan.learn(Written())
+    assert plan.task_of(TASK).lane_begins
+    plan.learn(Written(unreached=True))
+    plan.learn(Written())
+    assert not plan.task_of(TASK).lane_begins
 
 
 def test_rows_that_came_out_of_order_are_sorted_from_then_on() -> None:
@@ -216,20 +250,90 @@ def test_the_lanes_load_under_the_label_that_the_driver_has_begun(server: ModelS
     assert (task.round_seconds, task.round_ends) == (TASK.longest_round, case.clock.wall() + TASK.longest_round)
 
 
-def test_the_age_of_a_label_that_a_lane_has_begun_is_the_lanes(server: ModelServer) -> None:
-    def lanes(task: LaneTask) -> list[Message]:
-        clock = case.clock
-        run(begin(Label("shop", task.label), OPTIONS.begin_headers()), server, clock, Deadline.after(10, clock))
-        sent, *others = loading(case.runner, task)
-        assert isinstance(sent, LaneShare)
-        (loaded,) = sent.loaded
-        loaded = replace(loaded, open_seconds=42.0, phase_seconds={"begin": 2.0})
-        return [replace(sent, loaded=(loaded,)), *others]
+def asking(case: Callable[[], Case], *, loads: bool = True) -> Lanes:
+    """Two lanes, of which one begins the label as the driver tells it, and then loads; or none has rows."""
 
-    case = Case(lanes, replace(TASK, lane_begins=True))
+    def lanes(task: LaneTask) -> list[Message]:
+        clock, turns = SystemClock(), lane_turns(task.turns)
+        assert turns is not None
+        deadline = Deadline.after(20, clock)
+        try:
+            assert turns.ask(LaneQuestion(Topic.ENTER, task.label, 0, 1), deadline) == Answer(Word.OPEN)
+            turns.leave()
+            if not loads:
+                return [LaneShare(), LaneReport("job", 0, 7)]
+            with worker.RESOURCES.lease(OPTIONS) as resources:
+                steps = begin_once(Label("shop", task.label), OPTIONS.begin_headers(), random.Random(1))
+                run(steps, resources.transport, clock, deadline, turns=turns)
+            sent, *others = loading(case().runner, task)
+            assert isinstance(sent, LaneShare)
+            (loaded,) = sent.loaded
+            return [replace(sent, loaded=(replace(loaded, phase_seconds={"begin": 2.0}),)), *others]
+        finally:
+            turns.close()
+
+    return lanes
+
+
+@pytest.fixture
+def asks() -> LaneTask:
+    return replace(TASK, turns=turns_of("local", "", ""), lane_begins=True)
+
+
+def test_the_label_of_several_lanes_is_begun_by_one_of_them(server: ModelServer, asks: LaneTask) -> None:
+    case = Case(asking(lambda: case), asks)
     case.clock.advance(1_000_000.0)  # of a machine that has been up for days
     (receipt,) = case.write().receipts
-    assert (receipt.open_seconds, receipt.phase_seconds["begin"]) == (42.0, 2.0)
+    assert operations(server) == ["begin", "load", "commit"]
+    assert 0 < receipt.open_seconds < 20
+    assert receipt.phase_seconds["begin"] == 2.0
+    assert server.commits == [receipt.label]
+
+
+def test_without_rows_nothing_is_begun_or_rolled_back(server: ModelServer, asks: LaneTask) -> None:
+    case = Case(asking(lambda: case, loads=False), asks)
+    outcome = case.write()
+    assert (outcome.receipts, operations(server)) == ([], [])
+    assert [report.trouble.aborted for report in outcome.reports] == [0, 0]
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_what_a_lane_may_have_begun_is_rolled_back_and_nobody_begins_it_later(
+    server: ModelServer, asks: LaneTask, stopped: bool
+) -> None:
+    begin_it = asking(lambda: case)
+
+    def lanes(task: LaneTask) -> list[Message]:
+        begin_it(task)
+        if stopped:
+            raise KeyboardInterrupt
+        return [LaneReport("job", 1, 7).fail(InputError("torn"))]
+
+    case = Case(lanes, replace(asks, whole=True))
+    with pytest.raises((KeyboardInterrupt, InputError)):
+        case.write()
+    assert operations(server) == ["begin", "load", "rollback"]
+    turns = lane_turns(asks.turns)
+    assert turns is not None
+    answer = turns.ask(LaneQuestion(Topic.BEGIN, case.tasks[0].label), Deadline.after(20, SystemClock()))
+    turns.leave()
+    turns.close()
+    assert answer == GONE
+
+
+def test_lanes_that_cannot_ask_run_again_under_a_label_of_the_drivers(
+    server: ModelServer, asks: LaneTask, caplog: pytest.LogCaptureFixture
+) -> None:
+    def lanes(task: LaneTask) -> list[Message]:
+        return [DriverUnreached("driver.example"), LaneReport("job", 0, 7)] if task.lane_begins else case.load(task)
+
+    case = Case(lanes, asks)
+    outcome = case.write()
+    assert [task.lane_begins for task in case.tasks] == [True, False]
+    assert (outcome.unreached, case.clock.slept) == (True, [])
+    assert operations(server) == ["begin", "load", "commit"]
+    (line,) = [line for line in caplog.messages if line.startswith("begins.unreached")]
+    assert "host=driver.example" in line
 
 
 def test_a_failed_lane_is_run_again_under_a_new_label_and_all_reports_are_kept(server: ModelServer) -> None:

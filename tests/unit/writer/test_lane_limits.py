@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.coordinator.model import RECYCLE_AT, LaneLimits
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.writer.task import LaneTask, limits
+from starrocks_txn_sink.writer.task import LaneTask, RoundEnd, limits
 from tests.support.manual_clock import ManualClock
 
 OPTIONS = SinkOptions(load_url="fe", database="shop", delivery="at-least-once")
@@ -43,10 +42,34 @@ def test_a_commit_interval_ends_a_round_earlier(interval: float, expected: float
 
 
 def test_a_lane_on_a_host_with_another_clock_reads_no_longer_than_a_round() -> None:
+    assert TASK.end_of_round(ManualClock()) is None
+    for ends, seconds in ((1e6, 240.0), (100.0, 100.0), (-1e6, 0.0)):
+        clock = ManualClock()
+        task = replace(TASK, round_ends=clock.wall() + ends, round_seconds=240.0)
+        assert seconds_left(task.end_of_round(clock), clock) == seconds
+
+
+def seconds_left(end: RoundEnd | None, clock: ManualClock) -> float | None:
+    """The seconds until `end`; None without one."""
+    assert end is not None
+    waited = 0.0
+    while not end.expired():
+        if waited > 300.0:
+            return None
+        clock.advance(1.0)
+        waited += 1.0
+    return waited
+
+
+@pytest.mark.parametrize(("age", "left"), [(0.0, 240.0), (100.0, 140.0), (300.0, 0.0)])
+def test_the_round_of_a_lane_that_may_begin_its_label_counts_from_its_first_input_or_from_the_begin_before(
+    age: float, left: float
+) -> None:
     clock = ManualClock()
-    assert TASK.end_of_round(clock) is None
-    for ends, seconds in ((clock.wall() + 1e6, 240.0), (clock.wall() + 100.0, 100.0), (clock.wall() - 1e6, 0.0)):
-        task = replace(TASK, round_ends=ends, round_seconds=240.0)
-        assert task.end_of_round(clock) == Deadline.after(seconds, clock)
-        begun_here = replace(task, lane_begins=True)
-        assert begun_here.end_of_round(clock) == Deadline.after(240.0, clock)
+    task = replace(TASK, round_ends=clock.wall(), round_seconds=240.0, lane_begins=True)
+    end = task.end_of_round(clock)
+    assert end is not None
+    assert seconds_left(replace(end), clock) is None  # however long it waits for its source
+    end.start(age)
+    end.start()  # only the first input counts
+    assert seconds_left(end, clock) == left

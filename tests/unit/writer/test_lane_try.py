@@ -18,7 +18,7 @@ from starrocks_txn_sink.coordinator.quarantine import DeadLetter, Part
 from starrocks_txn_sink.errors import LoadFailed, StarRocksSinkError, TaskRepeated, TooManyTransactions, notes_of
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE, MOST_ROW_BYTES, read_rows
-from starrocks_txn_sink.protocol.label import Label, begin, run
+from starrocks_txn_sink.protocol.label import Label, Steps, begin, run
 from starrocks_txn_sink.protocol.ledger import Position
 from starrocks_txn_sink.protocol.refusals import UNSAID
 from starrocks_txn_sink.protocol.wire import Operation
@@ -28,6 +28,7 @@ from starrocks_txn_sink.rows.segments import Segmenter
 from starrocks_txn_sink.writer import worker
 from starrocks_txn_sink.writer.dead_letters import BadRowsFound, DeadLetters
 from starrocks_txn_sink.writer.messages import (
+    DriverUnreached,
     LaneCost,
     LaneReport,
     Message,
@@ -38,8 +39,11 @@ from starrocks_txn_sink.writer.messages import (
     of_kind,
 )
 from starrocks_txn_sink.writer.task import JobOwnership, LaneTask, LaneTry
+from starrocks_txn_sink.writer.turns import TurnsAddress, lane_turns, service_at, turns_of
 from starrocks_txn_sink.writer.worker import Attempt
+from tests.support.http_peer import unused_port
 from tests.support.lane_rows import Row, batch
+from tests.support.manual_clock import ManualClock
 from tests.support.model_server import Fault, ModelServer, plan_faults
 
 LABEL = "job-e-all-7-1_0"
@@ -202,6 +206,114 @@ def test_a_report_goes_into_the_text_of_an_error_only_where_it_leaves_the_task()
     assert notes_of(leaving) == [envelope(report)]
 
 
+# --- entering a label that a lane begins ---
+
+
+@pytest.fixture
+def opened() -> Iterator[LaneTask]:
+    """A task whose label is open at the driver, which is this process."""
+    address = turns_of("local", "", "")
+    assert address is not None
+    service, task = service_at(address), replace(TASK, label=f"{LABEL}1", lane_begins=True, turns=address)
+    service.open_label(task.label)
+    yield task
+    service.close_label(task.label)
+    turns = lane_turns(address)
+    assert turns is not None
+    turns.close()
+
+
+def test_the_first_lane_with_rows_begins_the_label_and_the_next_one_loads_under_it(
+    server: ModelServer, opened: LaneTask
+) -> None:
+    first, _ = run_lane(opened)
+    other, _ = run_lane(opened, attempt=Attempt(FIRST.lane + 1, 99, False))
+    assert begun(server).count(opened.label) == 1
+    assert [receipt.rows for share in (first, other) for receipt in share.loaded] == [3, 3]
+
+
+def test_a_lane_whose_rows_are_visible_begins_nothing(server: ModelServer, opened: LaneTask) -> None:
+    positions = {"p": Position("p", 3, "c", 6, "job-d-all-6-1_0", 1, "")}
+    share, _ = run_lane(replace(opened, ownership=JobOwnership("t", positions)))
+    assert (share.loaded, opened.label in begun(server)) == ((), False)
+    with pytest.raises(TaskRepeated):  # and yet no second try may load
+        run_lane(opened, attempt=SECOND)
+
+
+@pytest.mark.parametrize("claims", [False, True])
+def test_a_second_try_reads_its_rows_and_loads_nothing_however_late_it_comes(
+    server: ModelServer, opened: LaneTask, claims: bool
+) -> None:
+    """Also once the server has forgotten the first one's claim."""
+    task = replace(opened, claims=claims)
+    run_lane(task)
+    server.tasks.pop(claim_of(task.label, FIRST.lane), None)
+    read: list[int] = []
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        for number in range(3):
+            read.append(number)
+            yield batch(ROWS)
+
+    with pytest.raises(TaskRepeated, match="Another try of Spark at lane"):
+        run_lane(task, rows(), SECOND)
+    assert (len(read), len(server.tasks[task.label].loads)) == (3, 1)
+
+
+def test_a_label_that_is_closed_takes_no_lane(server: ModelServer, opened: LaneTask) -> None:
+    with pytest.raises(LoadFailed, match="given up"):
+        run_lane(replace(opened, label=f"{LABEL}2"))
+    assert begun(server) == [LABEL]  # by the test
+
+
+def test_a_lane_that_cannot_ask_says_so_and_begins_nothing(server: ModelServer, opened: LaneTask) -> None:
+    task = replace(opened, turns=TurnsAddress("127.0.0.1", unused_port(), "secret"))
+    unreached, report = LaneTry(task, FIRST, SystemClock()).run(iter([batch(ROWS)]))
+    assert unreached == DriverUnreached("127.0.0.1")
+    assert decode(encode(unreached)) == unreached
+    assert isinstance(report, LaneReport)
+    assert (report.code, begun(server)) == ("", [LABEL])
+
+
+def test_a_lane_whose_round_has_failed_while_it_read_begins_nothing(server: ModelServer, opened: LaneTask) -> None:
+    """As Debezium's lane, which is alone, and reads everything before it has rows; Spark may cancel it late."""
+    assert opened.turns is not None
+    service, task = service_at(opened.turns), replace(opened, label=f"{LABEL}2")
+    service.open_label(task.label)
+
+    def rows(batches: Iterable[pa.RecordBatch]) -> list[pa.RecordBatch]:
+        read = [*batches]
+        assert not service.close_label(task.label).told  # so the driver has nothing to roll back
+        return read
+
+    with pytest.raises(LoadFailed, match="given up"):
+        LaneTry(task, FIRST, SystemClock()).run(iter([batch(ROWS)]), rows)
+    assert begun(server) == [LABEL]
+
+
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize(("age", "stopped"), [(None, False), (100.0, False), (300.0, True)])
+def test_a_round_is_as_old_as_a_label_that_was_begun_before_or_counts_from_the_first_rows(
+    opened: LaneTask, age: float | None, stopped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def entered(*_: object) -> Steps[float | None]:
+        yield from ()
+        return age
+
+    monkeypatch.setattr("starrocks_txn_sink.writer.task.enter", entered)
+    clock = ManualClock()
+
+    def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        read = [*batches]
+        clock.advance(0.0 if age else 300.0)
+        yield from read
+
+    task = replace(opened, ordered=True, round_ends=0.0, round_seconds=240.0)
+    batches = [batch([ROWS[0]]), batch([("p", 2, "items", True, ",{}")])]
+    (share,) = of_kind(LaneTry(task, FIRST, clock).run(iter(batches), rows), LaneShare)
+    assert share.stopped is stopped
+
+
 # --- the end of a round ---
 
 
@@ -216,14 +328,6 @@ def test_a_lane_of_sorted_rows_stops_between_two_source_transactions(server: Mod
     share, _ = run_lane(replace(ended, ownership=JobOwnership("t", positions)), batches)
     assert (share.stopped, [span.last for span in share.loaded[0].positions]) == (False, [2])
     assert [row["id"] for row in loaded_rows(server)] == [1, 2, 3]
-
-
-def test_a_round_of_a_lane_that_begins_the_label_counts_from_its_first_rows(server: ModelServer) -> None:
-    for seconds, stopped in ((240.0, False), (0.0, True)):
-        task = replace(TASK, label=f"{LABEL}{seconds:g}", ordered=True, lane_begins=True, round_seconds=seconds)
-        share, _ = run_lane(replace(task, round_ends=0.0), [batch([ROWS[0]]), batch([("p", 2, "items", True, ",{}")])])
-        assert (share.stopped, [span.last for span in share.loaded[0].positions]) == (stopped, [1 if stopped else 2])
-    assert [request.operation.value for request in server.requests].count("begin") == 2 + 1  # one by the test's server
 
 
 def test_a_lane_in_arrival_order_reads_to_its_end(server: ModelServer) -> None:

@@ -16,7 +16,6 @@ from starrocks_txn_sink.assembler.rules.spill import CarriedState, SpillStorage
 from starrocks_txn_sink.assembler.verified.intake import VerifiedState
 from starrocks_txn_sink.assembler.verified.lane import VerifiedLane
 from starrocks_txn_sink.assembler.verified.rules import VerifiedPolicy
-from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.coordinator.coordinator import LaneShare
 from starrocks_txn_sink.errors import InputError, OptionError, Unordered
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS
@@ -28,6 +27,7 @@ from starrocks_txn_sink.telemetry import Event
 from starrocks_txn_sink.writer import assembling
 from starrocks_txn_sink.writer.assembling import AssemblySpec, LaneAssembler
 from starrocks_txn_sink.writer.messages import CarryOver, decode, encode
+from starrocks_txn_sink.writer.task import RoundEnd
 from starrocks_txn_sink.writer.worker import Attempt
 from tests.support.connect_schema import change as described, field
 from tests.support.debezium_feed import change, marker, postgres
@@ -315,7 +315,7 @@ def test_a_lane_that_reads_kafka_stops_at_the_end_of_its_round_behind_all_that_i
     clock = ManualClock()
     part = OffsetRanges({(ORDERS, 0): (5, 50), (ORDERS, 1): (0, 9)}, 120.0, {}, topic_names=True)
     reading = spec(DebeziumAssembly(transactions="none"), ranges=[part])
-    opened = reading.open(Attempt(0, 0, False), Deadline.after(0.0, clock))
+    opened = reading.open(Attempt(0, 0, False), RoundEnd(0.0, clock))
     batches = messages((ORDERS, 0, 5, create(1)), (ORDERS, 0, 6, None)), messages((ORDERS, 0, 7, create(2)))
     rows = [row for batch in opened.rows(batches) for row in batch.to_pylist()]
     share, carried = opened.complete(LaneShare()), opened.carry_over()

@@ -11,8 +11,9 @@ from dataclasses import replace
 import pytest
 
 from starrocks_txn_sink.clock import Deadline, SystemClock
+from starrocks_txn_sink.protocol.openings import Answer, LaneQuestion, Topic, Word
 from starrocks_txn_sink.protocol.turns import TurnRequest
-from starrocks_txn_sink.writer.turns import LaneTurns, TurnsAddress, TurnService, turns_of
+from starrocks_txn_sink.writer.turns import LaneTurns, TurnsAddress, TurnService, service_at, turns_of
 from tests.support.http_peer import unused_port
 from tests.support.waiting import wait_until
 
@@ -176,3 +177,88 @@ def test_a_process_has_one_service_and_a_local_master_is_served_on_loopback() ->
     assert address.host == "127.0.0.1"
     assert address.token not in repr(address)
     assert replace(address, token="x") != address
+    assert service_at(address).address == address
+
+
+# --- who begins a label ---
+
+
+def said(answer: Answer | None) -> Word | None:
+    return None if answer is None else answer.word
+
+
+def question(topic: Topic, lane: int = 0, attempt: int = 0) -> LaneQuestion:
+    return LaneQuestion(topic, "l", lane, attempt)
+
+
+def test_one_worker_begins_the_label_and_the_others_wait_until_it_has(service: TurnService) -> None:
+    first, second, heard = LaneTurns(service.address), LaneTurns(service.address), list[Answer | None]()
+    service.open_label("l")
+    assert said(first.ask(question(Topic.ENTER, 0, 1), soon())) is Word.OPEN
+    assert said(second.ask(question(Topic.ENTER, 0, 2), soon())) is Word.TAKEN
+    second.leave()
+    assert said(first.ask(question(Topic.BEGIN), soon())) is Word.BEGIN
+
+    def ask() -> None:
+        heard.append(second.ask(question(Topic.BEGIN), soon()))
+        second.leave()
+
+    waiting = in_thread(ask)
+    wait_until(lambda: any(opening.waiting for opening in service._openings._open.values()))
+    assert heard == []
+    answer = first.ask(question(Topic.BEGUN), soon())
+    waiting.join(20)
+    assert (said(answer), [said(of_second) for of_second in heard]) == (Word.BEGUN, [Word.BEGUN])
+    first.leave()
+    first.take(TURN, soon())  # the connection serves again
+    first.leave()
+    closed = service.close_label("l")
+    assert closed.told
+    assert closed.age is not None
+    assert said(first.ask(question(Topic.ENTER), soon())) is Word.GONE
+    first.leave()
+    assert len(first._idle) == 1
+    first.close()
+    second.close()
+
+
+@pytest.mark.parametrize("end", ["leave", "die", "close"])
+def test_who_waits_hears_that_a_label_is_not_begun(service: TurnService, end: str) -> None:
+    told, second, heard = LaneTurns(service.address), LaneTurns(service.address), list[Answer | None]()
+    service.open_label("l")
+    assert said(told.ask(question(Topic.BEGIN), soon())) is Word.BEGIN
+
+    def ask() -> None:
+        heard.append(second.ask(question(Topic.BEGIN), soon()))
+        second.leave()
+
+    waiting = in_thread(ask)
+    wait_until(lambda: any(opening.waiting for opening in service._openings._open.values()))
+    if end == "die":
+        told._own.connection.close()
+    elif end == "leave":
+        told.leave()
+    else:
+        assert service.close_label("l").told
+    waiting.join(20)
+    assert [said(answer) for answer in heard] == [Word.GONE]
+    if end != "close":
+        assert (service.close_label("l").told, len(second._idle)) == (True, 1)
+    told.leave()
+    told.close()
+    second.close()
+
+
+def test_a_question_is_waited_for_no_longer_than_the_deadline_and_has_no_answer_without_a_driver(
+    service: TurnService,
+) -> None:
+    first, second = LaneTurns(service.address), LaneTurns(service.address)
+    service.open_label("l")
+    first.ask(question(Topic.BEGIN), soon())
+    assert second.ask(question(Topic.BEGIN), soon(0.05)) is None
+    assert second._idle == []  # its answer may still come
+    first.leave()
+    for worker in (first, second):
+        worker.close()
+    alone = LaneTurns(TurnsAddress("127.0.0.1", unused_port(), "secret"))
+    assert alone.ask(question(Topic.ENTER), soon()) is None
