@@ -438,7 +438,7 @@ class RoundRunner:
                 clock = self._deadline.clock
                 with Span(self._steps, clock.monotonic, "step", {"step": "lanes", "label": label}) as span:
                     messages, closed = self._run_opened(task)
-                    if self._task.claims:
+                    if task.claims and not lane_begins:
                         self._claims = [claim_of(label, report.lane) for report in of_kind(messages, LaneReport)]
                     result = self.take(label, messages)
                     if closed is not None:

@@ -3,11 +3,12 @@
 A lane loads its share of a micro-batch under the label of the driver (`coordinator.coordinator`). A try that is not its
 lane's first must not load, because rows of the first one may be under the label already. PySpark tells a task the
 number of its own attempt, which is enough where tasks read the source. It does not tell the attempt of the stage, which
-Spark runs again if a shuffle's files are lost, nor that a task is a speculative copy. There a lane *claims*: it begins
-a label that is named after the shared one and the lane. The server begins a label once, so a second try loads nothing.
-Claims stay open until the shared label is settled. A leader that forgets the claims forgets the shared label, too, but
-not one that is begun later: so a lane that asks the driver who begins the label also *enters* it there with its first
-input, which no second try can, however late it comes (`protocol.openings`).
+Spark runs again if a shuffle's files are lost, nor that a task is a speculative copy. So a lane that asks the driver
+who begins the label also *enters* it there with its first input, which no second try can, however late it comes
+(`protocol.openings`). Where the driver begins the label it may be that no lane reaches it, so there a lane *claims* at
+the server: it begins a label that is named after the shared one and the lane. The server begins a label once, so a
+second try loads nothing. Claims stay open until the shared label is settled: they have the same `timeout` and begin
+later, and a leader that forgets the claims forgets the shared label, too.
 """
 
 from __future__ import annotations
@@ -102,16 +103,17 @@ class LaneTask:
     the rows of `part` whose tables are in `room`.
 
     Commits: without `ownership` there is no ledger, and delivery is at-least-once. With `claims` the lane begins a
-    label of its own before it loads. `seconds` replaces `batch_deadline` if another try has used a part of it; an
-    option would cost new connections. At `round_ends` (Unix seconds on the driver's clock), `round_seconds` after the
-    round's begin, a lane that can go on in the next round stops. With `lane_begins` the first lane that has rows begins
-    the label, as the driver says at `turns`, and a round counts from then, or from the lane's first rows (`RoundEnd`).
+    label of its own before it loads, unless it enters the shared one (`lane_begins`). `seconds` replaces
+    `batch_deadline` if another try has used a part of it; an option would cost new connections. At `round_ends` (Unix
+    seconds on the driver's clock), `round_seconds` after the round's begin, a lane that can go on in the next round
+    stops. With `lane_begins` the first lane that has rows begins the label, as the driver says at `turns`, and a round
+    counts from then, or from the lane's first rows (`RoundEnd`).
 
     Loads: `keys` has the primary keys of the tables whose rows replace each other (`rows.body`). With `hold` rows are
     loaded when all of them are there: the last micro-batch's keys came again and again. At `turns` the lanes take turns
     at their tables, and ask; None where there is nobody to ask. `compared` has the names in rows that the driver knows
-    already, by table; None if it does not want to know any. `modes` are those of the
-    connector whose rows these are; None: they are not Debezium's.
+    already, by table; None if it does not want to know any. `modes` are those of the connector
+    whose rows these are; None: they are not Debezium's.
     """
 
     options: SinkOptions
@@ -335,12 +337,12 @@ class LaneTry:
             yield batch
 
     def have_lane(self) -> Steps[None]:
-        """Claim the lane, and enter the label, as far as the task has to; raises the errors of `claim` and `enter`."""
+        """Enter the label, or claim the lane, as the task has to; raises the errors of `enter` and `claim`."""
         if self.task.lane_begins:
             age = yield from enter(self.task, self.attempt)
             if self.round_end is not None and age is not None:
                 self.round_end.start(age)
-        if self.task.claims:
+        elif self.task.claims:
             yield from claim(self.task, self.attempt)
 
     def open(
@@ -476,8 +478,6 @@ def claim(task: LaneTask, attempt: worker.Attempt) -> Steps[None]:
     except TooManyTransactions:
         raise
     except BeginFailed as failed:  # the label exists, or no answer came
-        if task.lane_begins:  # no other try has entered the label, so the server is in trouble
-            raise
         message = f"Another try of Spark at lane {attempt.lane} may have loaded rows: {failed.message}"
         raise TaskRepeated(message, hint=_REPEATED, lane=attempt.lane, stage=attempt.stage) from None
 

@@ -439,7 +439,7 @@ class Driver(Node):
         if refusal:  # it must not load
             self.soon(0.01, self._lane_over, slot, refusal)
             return
-        if task.claims:
+        if task.claims and not task.lane_begins:
             self._claims.append(claim_of(order.label, lane))
         lane_attempt = self._attempt(slot, task, attempt)
         slot.attempts.append(lane_attempt)

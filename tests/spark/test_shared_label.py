@@ -72,12 +72,20 @@ def test_without_a_sort_a_source_partition_in_two_tasks_is_an_error(shop: Shop) 
     assert shop.written() == (0, 0)
 
 
+@pytest.fixture
+def no_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lanes cannot ask the driver, so it begins the labels."""
+    monkeypatch.setattr("starrocks_txn_sink.sink.lanes.turns_of", lambda *_: None)
+
+
+@pytest.mark.usefixtures("no_port")
 def test_lanes_behind_a_shuffle_claim_their_rows_and_leave_no_claim(shop: Shop) -> None:
     (receipt,) = StarRocksSink(shop.options(lanes=3)).write(placed(shop, 4, 6, 50).repartition(3, "source_partition"))
     assert receipt.rows == 600
     assert shop.open_labels() == []
 
 
+@pytest.mark.usefixtures("no_port")
 def test_a_second_try_at_a_lane_behind_a_shuffle_loads_nothing(shop: Shop) -> None:
     """The claim of the first one is there: the label is rolled back, and the lanes run under another one."""
     claim = "^test-[0-9a-f]+-[0-9]+-"

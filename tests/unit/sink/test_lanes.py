@@ -487,6 +487,12 @@ def test_claims_are_rolled_back_when_their_label_is_settled(server: ModelServer)
     assert server.commits == [case.tasks[1].label]
 
 
+def test_lanes_that_enter_the_label_leave_no_claims_to_roll_back(server: ModelServer, asks: LaneTask) -> None:
+    case = Case(asking(lambda: case), replace(asks, claims=True))
+    case.write()
+    assert operations(server) == ["begin", "load", "commit"]
+
+
 def test_a_server_that_does_not_answer_is_not_asked_for_each_claim(server: ModelServer) -> None:
     server.faults = plan_faults({(Operation.ROLLBACK, number): Fault.NOT_SENT for number in range(99)})
     with worker.RESOURCES.lease(OPTIONS) as resources:
