@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import tomllib
 import uuid
 from pathlib import Path
 
@@ -72,7 +73,8 @@ def test_a_person_sees_what_runs_and_what_it_has_done(
     text = FILE.replace("until_end = true\n", "").format(
         brokers=broker.servers, prefix=prefix, checkpoint=tmp_path / "checkpoint", archives=json.dumps(spark_kafka)
     )
-    (tmp_path / "shop.toml").write_text(warehouse.placed(text), encoding="utf-8")
+    text = warehouse.placed(text)
+    (tmp_path / "shop.toml").write_text(text, encoding="utf-8")
     command = [sys.executable, "-m", "starrocks_txn_sink", "sync", str(tmp_path / "shop.toml")]
     more = {"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path), "COLUMNS": "200"}
     sync = OnTerminal(command, os.environ | {**warehouse.environment, **more})
@@ -86,6 +88,7 @@ def test_a_person_sees_what_runs_and_what_it_has_done(
     assert created.startswith("CREATE TABLE IF NOT EXISTS")
     (file,) = tmp_path.glob("starrocks-txn-sink-shop-*.log")
     assert starting == f"sync: starting Spark; what Spark, Ivy and Kafka's client say is in {file}"
-    assert running == "sync: running, 1 table, into database shop, Ctrl-C ends it"
+    database = tomllib.loads(text)["target"]["database"]
+    assert running == f"sync: running, 1 table, into database {database}, Ctrl-C ends it"
     assert re.fullmatch(r"sync: ended: 10 rows in 1 commit, .*rows/s", ended)
     assert "WARN" in file.read_text(encoding="utf-8")
