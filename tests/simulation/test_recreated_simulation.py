@@ -18,6 +18,7 @@ _FIRST = {
     "transactions that come again are not compared": 9,
     "what else is read of a cut transaction goes with its release": 29,
     "a known id at another place is the same transaction": 62,
+    "a run does not know what the one before has asked": 198,
 }
 """Rare ones: the schedule that notices them, so that a test takes seconds."""
 

@@ -91,7 +91,7 @@ def test_a_planted_bug_fits_the_code(name: str) -> None:
     ],
 )
 def test_a_planted_bug_is_noticed(name: str) -> None:
-    _, seeds, _, _ = seeds_needed(name, 200)
+    _, seeds, _, _ = seeds_needed(name, 400)
     assert seeds is not None
 
 
