@@ -1,4 +1,7 @@
-"""`starrocks-txn-sink verify FILE`: compares each table that `sync` writes with its source, and repairs it."""
+"""`starrocks-txn-sink verify FILE`: compares each table that `sync` writes with its source, and repairs it.
+
+`starrocks-txn-sink resync FILE TABLE …` (`resync`) is its repair of tables that are named.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from starrocks_txn_ops import command_line
 from starrocks_txn_ops.sync.settings import read_sync
 from starrocks_txn_ops.verify.progress import Progress
 from starrocks_txn_ops.verify.rules.report import document, lines
-from starrocks_txn_ops.verify.run import Limits, Mending, verify
+from starrocks_txn_ops.verify.run import Chosen, Limits, Mending, matching, verify
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options.table_rules import groups_of
@@ -33,6 +36,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--sample", metavar="SHARE", default="100%", help="a share of the keys, as in 1%%")
     parser.add_argument(
+        "--repair", action="store_true", help="write what is missing or different, delete what is extra; shows it first"
+    )
+    add_limits(parser)
+
+
+def add_limits(parser: argparse.ArgumentParser) -> None:
+    """Declare what `verify` and `resync` share: load, waits, consent, and the output."""
+    parser.add_argument(
         "--rows-per-second", type=int, default=0, metavar="N", help="rows that are compared in a second, at most"
     )
     parser.add_argument("--keys", type=int, default=10, metavar="N", help="keys to show of each kind (default 10)")
@@ -43,16 +54,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="the longest wait for the job to pass a position (default %(default)g)",
     )
-    parser.add_argument(
-        "--repair", action="store_true", help="write what is missing or different, delete what is extra; shows it first"
-    )
-    parser.add_argument("--yes", action="store_true", help="repair without asking; without a terminal it is needed")
+    parser.add_argument("--yes", action="store_true", help="write without asking; without a terminal it is needed")
     parser.add_argument(
         "--hold",
         type=int,
         default=60,
         metavar="SECONDS",
-        help="the longest time that the job waits for a repair (default %(default)g)",
+        help="the longest time that the job waits at once while rows are written (default %(default)g)",
     )
     command_line.add_shared_arguments(parser, json={})
 
@@ -62,19 +70,24 @@ def run(args: argparse.Namespace) -> int:
     for pattern in args.table:
         groups_of(pattern, option="--table")
     pattern = "|".join(f"(?:{pattern})" for pattern in args.table) or None
-    limits = Limits(share_of(args.sample), max(0, args.rows_per_second), max(0, args.keys), max(0.0, args.wait))
-    if not 1 <= args.hold <= _MOST_HELD:
-        raise OptionError(f"--hold is {args.hold}.", hint=f"Give 1 to {_MOST_HELD} seconds.")
     if args.yes and not args.repair:
         raise OptionError("--yes agrees to a repair, and --repair is missing.", hint="Add --repair, or leave it out.")
+    return carry_out(args, matching(pattern), share_of(args.sample), repair=args.repair)
+
+
+def carry_out(args: argparse.Namespace, chosen: Chosen, share: float, *, repair: bool) -> int:
+    """Compare the chosen tables, and repair them; prints the report, and returns its exit code."""
+    limits = Limits(share, max(0, args.rows_per_second), max(0, args.keys), max(0.0, args.wait))
+    if not 1 <= args.hold <= _MOST_HELD:
+        raise OptionError(f"--hold is {args.hold}.", hint=f"Give 1 to {_MOST_HELD} seconds.")
     clock = SystemClock()
     progress = Progress(sys.stderr, clock)
 
     def agreed(plan: Sequence[str]) -> bool:
         return _agreed(plan, progress, yes=args.yes)
 
-    mending = Mending(args.hold, agreed) if args.repair else None
-    report = verify(read_sync(args.file), pattern, limits, clock, progress, mending)
+    mending = Mending(args.hold, agreed) if repair else None
+    report = verify(read_sync(args.file), chosen, limits, clock, progress, mending)
     command_line.print_lines([json.dumps(document(report))] if args.json else lines(report))
     return report.exit_code
 

@@ -13,12 +13,14 @@ from starrocks_txn_ops.verify.rules.pairs import POSTGRESQL, NotComparable, Pair
 from starrocks_txn_ops.verify.rules.sameness import exactly
 from starrocks_txn_ops.verify.rules.statements import STARROCKS, Branch, Questions
 from starrocks_txn_ops.verify.rules.writing import Shape
+from starrocks_txn_sink.errors import InputError, did_you_mean
 from starrocks_txn_sink.options.sink_options import is_own_table
 from starrocks_txn_sink.options.table_rules import DELETED, SOURCE_TABLE, RuleSet, RulesOfTable
 from starrocks_txn_sink.protocol.ledger import identifier, quote
 from starrocks_txn_sink.rows.target import TargetColumn
 from starrocks_txn_sink.sources.formats.tables import TableRoutes, route_of
 
+_NOT_MAPPED: Final = "Name a table as the source or StarRocks does, whole; `topics` and [[routes]] say which there are."
 _PREFIX: Final = re.compile(r"((?:[\w-]|\\[.-])+?)\\\.")
 """The connector's topic.prefix, where an expression for topics begins with it."""
 
@@ -29,6 +31,11 @@ class Mapped:
 
     name: str
     sources: tuple[DescribedTable, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its names: StarRocks', then the source's."""
+        return (self.name, *(source.collection for source in self.sources))
 
     @property
     def title(self) -> str:
@@ -84,6 +91,27 @@ def mapped(tables: Iterable[DescribedTable], routes: TableRoutes, topics: str) -
         else:
             by_target.setdefault(route[1], []).append(table)
     return [Mapped(name, tuple(sources)) for name, sources in sorted(by_target.items())], left_out
+
+
+def named(names: Sequence[str], tables: Sequence[Mapped], left_out: Mapping[str, str]) -> list[Mapped]:
+    """The tables that have one of the names, the source's or StarRocks'.
+
+    Raises InputError for a name of none, which says why the source's table is left out, or names those that are near.
+    """
+    known = dict.fromkeys(name for table in tables for name in table.names)
+    for name in names:
+        if name in known:
+            continue
+        if name in left_out:
+            raise InputError(f"The file does not write the source's table {name}: {left_out[name]}.", hint=_NOT_MAPPED)
+        same = [other for other in known if _last(other) == _last(name)][:3]
+        hint = f"Did you mean {' or '.join(same)}?" if same else did_you_mean(name, known, _NOT_MAPPED)
+        raise InputError(f"The file writes no table {name}, and from none of this name.", hint=hint)
+    return [table for table in tables if not {*table.names}.isdisjoint(names)]
+
+
+def _last(name: str) -> str:
+    return name.rpartition(".")[2].lower()
 
 
 def connector_of(topics: str) -> str:

@@ -54,6 +54,11 @@ class Progress:
         self.out.write(f"{printable(text)}\n")
         self.out.flush()
 
+    def start(self, tables: int, total: int) -> None:
+        """Begin to count anew, for so many tables with so many rows together."""
+        self.tables, self.total = tables, total
+        self.number = self.rows = self.ranges = self.suspects = 0
+
     def begin(self, table: str) -> None:
         """Go on with the next table; the time that is left is reckoned from the first one."""
         if not self.number:

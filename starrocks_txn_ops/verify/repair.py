@@ -9,6 +9,9 @@
    So what is written is never older than what the job has written. A key that moved waits for the next round.
 4. The source's rows are written in one StarRocks transaction with a row of the ledger, whose commit is checked as a
    driver's is. Then the job is given back, and all keys are looked at again, from 1. on.
+
+More keys than one transaction takes are further ones, each by the same steps. So memory is bounded, the job goes on
+between them, and what a killed repair has written need not be written again.
 """
 
 from __future__ import annotations
@@ -37,7 +40,10 @@ from starrocks_txn_sink.writer.value_checks import zone_of
 ROUNDS: Final = 8
 MOST_KEYS: Final = 20_000
 """Keys that are written together, in one StarRocks transaction."""
+MOST_LETTERS: Final = 32_000_000
+"""Letters of the source's rows that are in memory for them, which exist four times."""
 MOVING: Final = "they changed at each look"
+LOST: Final = "the job was taken back before they were written"
 UNPROVEN: Final = "the job has not passed the source's position, so nothing is proven"
 SEVERAL: Final = "several rows of the source have one key of the table"
 NO_MARK: Final = "a table without a primary key, whose deleted rows stay"
@@ -46,7 +52,10 @@ _PAUSE: Final = 0.5  # seconds before the next round, times its number
 
 @dataclass(slots=True)
 class Work:
-    """A comparison whose `keys` were found different; `rules` judge its rows' values, None without."""
+    """A comparison whose `keys` were found different; `rules` judge its rows' values, None without.
+
+    What was done: rows `written`, keys `deleted`, keys of both kinds `done`, and those that are `left`, by the reason.
+    """
 
     number: int
     shape: Shape
@@ -58,6 +67,7 @@ class Work:
     rules: RowRules | None = None
     written: int = 0
     deleted: int = 0
+    done: int = 0
     left: Counter[str] = field(default_factory=Counter)
     labels: list[str] = field(default_factory=list)
 
@@ -91,7 +101,7 @@ _Look = dict[tuple[int, Key], Sequence[Row]]
 
 @dataclass(slots=True)
 class Repair:
-    """Repairs the keys of `works`; what it has done is in them."""
+    """Repairs keys of `works`, of about `total` that differ; what it has done is in the works."""
 
     works: Sequence[Work]
     source: Source
@@ -99,46 +109,75 @@ class Repair:
     holder: Holder
     progress: Progress
     clock: Clock
+    total: int = 0
+    _most: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._most = MOST_KEYS
 
     def run(self) -> None:
-        """Repair all keys, as many together as are in one StarRocks transaction. Raises StarRocksSinkError."""
-        all_keys = [(work, key) for work in self.works for key in work.keys]
-        for start in range(0, len(all_keys), MOST_KEYS):
-            self._repair(all_keys[start : start + MOST_KEYS])
+        """Repair all keys of the works. Raises StarRocksSinkError."""
+        self.mend([(work, key) for work in self.works for key in work.keys])
 
-    def _repair(self, keys: Sequence[tuple[Work, Key]]) -> None:
-        passed = True
+    def mend(self, keys: Sequence[tuple[Work, Key]]) -> bool:
+        """Repair the keys, as many together as are in one StarRocks transaction; whether not all of them are left.
+
+        Raises StarRocksSinkError.
+        """
+        left, pending = self._left(), keys
+        while pending:
+            pending = [*self._repair(pending[: self._most]), *pending[self._most :]]
+        return self._left() - left < len(keys)
+
+    def _left(self) -> int:
+        return sum(work.left.total() for work in self.works)
+
+    def _repair(self, keys: Sequence[tuple[Work, Key]]) -> Sequence[tuple[Work, Key]]:
+        """Repair the first of the keys; returns those that are too many for now."""
+        reason, later = MOVING, list[tuple[Work, Key]]()
         for number in range(ROUNDS):
             if number:
                 self.clock.sleep(_PAUSE * number)
-            before = self._look(keys, lambda work: work.source)
+            before = self._look(keys, lambda work: work.source, 0 if number else MOST_LETTERS)
+            keys, later = keys[: len(before)], [*keys[len(before) :], *later]
             passed = self.passage.passed(self.source.place())
             target = self._look(keys, lambda work: work.target)
             keys = [(work, key) for work, key in keys if _kind(work, key, before, target)]
             if not keys:
-                return
+                return later
             if not passed:
+                reason = UNPROVEN
                 continue
+            reason = MOVING
             began = self.clock.monotonic()
             try:
                 with self.holder.hold() as held:
                     keys = self._mend(keys, before, target, held)
             except Fenced as lost:
                 self.progress.says(f"The job was taken back before the repair was written; again. ({lost.message})")
+                reason, self._most = LOST, max(core.KEYS, len(keys) // 2)  # fewer keys need less time
+                keys, later = keys[: self._most], [*keys[self._most :], *later]
             else:
-                self.progress.says(f"The job was held for {self.clock.monotonic() - began:.1f} s.")
+                done = f"repaired {sum(work.done for work in self.works):,} of about {self.total:,} keys"
+                self.progress.says(f"The job was held for {self.clock.monotonic() - began:.1f} s; {done}.")
         for work, _ in keys:
-            work.left[MOVING if passed else UNPROVEN] += 1
+            work.left[reason] += 1
+        return later
 
-    def _look(self, keys: Iterable[tuple[Work, Key]], side: Callable[[Work], Side]) -> _Look:
+    def _look(self, keys: Iterable[tuple[Work, Key]], side: Callable[[Work], Side], letters: int = 0) -> _Look:
+        """The rows of the keys; of the first ones alone, if those have so many `letters` (0: any number)."""
         by_work: dict[int, list[Key]] = {}
         for work, key in keys:
             by_work.setdefault(work.number, []).append(key)
         found: _Look = {}
+        size = 0
         for work in self.works:
             for some in core.batches(by_work.get(work.number, []), core.KEYS):
                 rows = side(work).rows(some)
                 found |= {(work.number, key): sorted(rows.get(key, ()), key=str) for key in some}
+                size += sum(len(text or "") for of_key in rows.values() for row in of_key for text in row)
+                if 0 < letters <= size:
+                    return found
         return found
 
     def _mend(
@@ -165,6 +204,7 @@ class Repair:
             for work, _, count in mended:
                 work.written += count
                 work.deleted += not count
+                work.done += 1
                 if label and label not in work.labels:
                     work.labels.append(label)
         return again

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -18,13 +18,13 @@ from starrocks_txn_ops.verify.held import Holder
 from starrocks_txn_ops.verify.mapping import Comparison, Mapped, Unmatched
 from starrocks_txn_ops.verify.passage import Passage
 from starrocks_txn_ops.verify.progress import Pace, Progress
-from starrocks_txn_ops.verify.repair import Repair, works_of
+from starrocks_txn_ops.verify.repair import Repair, Work, works_of
 from starrocks_txn_ops.verify.rules import core
 from starrocks_txn_ops.verify.rules.core import Key, KeyRange, Look, Verdict
 from starrocks_txn_ops.verify.rules.pairs import MYSQL, POSTGRESQL
 from starrocks_txn_ops.verify.rules.report import Report, TableReport, plan_of
 from starrocks_txn_ops.verify.rules.statements import Statement
-from starrocks_txn_ops.verify.sides import Side, Source, open_source
+from starrocks_txn_ops.verify.sides import Ask, Side, Source, open_source
 from starrocks_txn_sink.clock import Clock, Deadline
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options.table_rules import SOURCE_TABLE
@@ -34,9 +34,20 @@ from starrocks_txn_sink.sink.typed.tables import table_columns
 from starrocks_txn_sink.sink.typed.terms import with_decoding
 from starrocks_txn_sink.sql.connection import LeaderConnection
 
+Chosen = Callable[[Sequence[Mapped], Mapping[str, str]], Sequence[Mapped]]
+"""Takes tables out of those that are mapped; sees also those of the source that are left out, with the reason."""
+
 _STATEMENT_SECONDS: Final = 3_600.0
 _UTC: Final = (None, "UTC", "Etc/UTC", "Z", "+00:00")
 _PAUSE: Final = 0.5  # seconds before a look again, times its number
+_NO_ORDER: Final = (
+    'Change by change (transactions = "none") the ledger has no position of the source, so it is not known whether '
+    "a row of it is older or newer than the job's."
+)
+_SNAPSHOT: Final = (
+    "Have the connector snapshot the table again (Debezium's signal execute-snapshot); rows that the source deleted "
+    "stay."
+)
 _NO_PLACE: Final = (
     'Write database = "postgresql://USER@HOST:5432/DATABASE" (or mysql://…) in [source], and '
     "database_password_environment or database_password_file."
@@ -58,7 +69,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Mending:
-    """A repair of what is different, if `agreed` says so to the plan; it holds the job for `seconds` at most."""
+    """A repair of what is different, if `agreed` says so to the plan; each hold of the job ends after `seconds`."""
 
     seconds: int
     agreed: Callable[[Sequence[str]], bool]
@@ -66,15 +77,13 @@ class Mending:
 
 def verify(
     sync: Sync,
-    pattern: str | None,
+    chosen_by: Chosen,
     limits: Limits,
     clock: Clock,
     progress: Progress,
     mending: Mending | None = None,
 ) -> Report:
-    """Compare the tables of a file; `pattern` is for names of the source's tables or of StarRocks'.
-
-    With `mending` what is different is repaired.
+    """Compare the tables of a file that `chosen_by` takes. With `mending` what is different is repaired.
 
     Raises OptionError for a file without its source, InputError where there is nothing to compare, and the errors of
     both databases.
@@ -85,22 +94,34 @@ def verify(
         raise OptionError(
             "The file names no job, whose ledger says how far it is.", hint='Write job = "…" in [target].'
         )
+    numbered = needs_transactions(sync)
+    if mending is not None and not numbered:
+        raise OptionError(_NO_ORDER, hint=_SNAPSHOT)
     tables, left_out = mapping.mapped(read_catalog(place, password, 60.0), sync.routes, sync.topics)
-    chosen = [table for table in tables if pattern is None or _matches(pattern, table)]
-    if not chosen:
-        hint = "Correct --table, or the file's routes and topics."
-        raise InputError("No table of the source is written by the file and named by --table.", hint=hint)
+    chosen = chosen_by(tables, left_out)
     options = replace(sync.options, read_timeout=max(sync.options.read_timeout, _STATEMENT_SECONDS))
     with contextlib.closing(LeaderConnection(options)) as leader, open_source(place, password) as source:
         reader = LedgerReader(leader, options.database, Deadline.after(60.0, clock))
         reader.require_job(str(job))
         connector = mapping.connector_of(sync.topics)
-        numbered = needs_transactions(sync)
         seconds = limits.seconds if numbered else 0.0  # a ledger of offsets never says it
         passage = Passage(reader, str(job), connector, seconds, clock, numbered)
         run = _Run(sync, place.postgresql, source, leader, passage, limits, clock, progress)
         report = run.report(chosen, left_out)
         return report if mending is None else run.mended(report, mending)
+
+
+def matching(pattern: str | None) -> Chosen:
+    """Takes the tables of which a whole name, the source's or StarRocks', matches; raises InputError for none."""
+
+    def chosen(tables: Sequence[Mapped], _: Mapping[str, str]) -> list[Mapped]:
+        found = [table for table in tables if pattern is None or _matches(pattern, table)]
+        if not found:
+            hint = "Correct --table, or the file's routes and topics."
+            raise InputError("No table of the source is written by the file and named by --table.", hint=hint)
+        return found
+
+    return chosen
 
 
 def source_of(sync: Sync) -> tuple[SourceDatabase, str]:
@@ -111,8 +132,7 @@ def source_of(sync: Sync) -> tuple[SourceDatabase, str]:
 
 
 def _matches(pattern: str, table: Mapped) -> bool:
-    names = (table.name, *(source.collection for source in table.sources))
-    return any(re.fullmatch(pattern, name, re.ASCII) for name in names)
+    return any(re.fullmatch(pattern, name, re.ASCII) for name in table.names)
 
 
 @dataclass(slots=True)
@@ -143,7 +163,7 @@ class _Run:
         for _, plan in plans:
             for comparison in plan if isinstance(plan, list) else ():
                 counts[id(comparison)] = Side(comparison.source, self.source.snapshot).count()
-        self.progress.tables, self.progress.total = len(plans), sum(counts.values())
+        self.progress.start(len(plans), sum(counts.values()))
         found = list[TableReport]()
         for table, plan in plans:
             self.progress.begin(table.name)
@@ -181,11 +201,36 @@ class _Run:
             )
         ]
         holder = Holder(options, self.leader, mending.seconds, self.clock)
-        Repair(works, self.source, self.passage, holder, self.progress, self.clock).run()
+        total = sum(table.verdict.different + table.verdict.uncounted for _, _, table in different)
+        repair = Repair(works, self.source, self.passage, holder, self.progress, self.clock, total)
+        repair.run()
+        more = [table for _, _, table in different if table.verdict.uncounted]
+        self.progress.start(len(more), sum(max(table.rows) for table in more))
         tables = [*report.tables]
-        for work, (number, _, table) in zip(works, different, strict=True):
+        for work, (number, comparison, table) in zip(works, different, strict=True):
+            if table.verdict.uncounted:
+                self._mend_rest(repair, work, comparison, table)
             tables[number] = replace(table, mended=work.mended)
+        self.progress.end()
         return replace(report, tables=tables)
+
+    def _mend_rest(self, repair: Repair, work: Work, comparison: Comparison, table: TableReport) -> None:
+        """Find and repair what else differs, from the first range on that was not looked at again.
+
+        The source's rows are those of now, and no snapshot stays open: what looks different is proven as before.
+        """
+        verdict = table.verdict
+        low, verdict.uncounted = verdict.rest, 0
+        verdict.found.clear()
+
+        def taken() -> bool:
+            keys = [(work, key) for key in verdict.found]
+            verdict.found.clear()
+            return repair.mend(keys)
+
+        self.progress.begin(table.table)
+        self._walk(comparison, self.source.now, table.rows, verdict, low, taken)
+        taken()
 
     def _plan(self, table: Mapped) -> list[Comparison] | TableReport:
         """The comparisons for a table, or a report that says why there is none."""
@@ -218,10 +263,26 @@ class _Run:
             return TableReport(table.name, names, reason=str(reason), skipped=only_history)
 
     def _compared(self, comparison: Comparison, rows: int) -> TableReport:
-        still, now = Side(comparison.source, self.source.snapshot), Side(comparison.source, self.source.now)
-        target = Side(comparison.target, self._ask_target)
-        target_rows = target.count()
+        sizes = (rows, Side(comparison.target, self._ask_target).count())
         verdict = Verdict(self.limits.shown)
+        self._walk(comparison, self.source.snapshot, sizes, verdict)
+        history = mapping.history_note(self.sync.assembly.rule_set, comparison.table)
+        notes = (*comparison.notes, *((history,) if history else ()))
+        key = tuple(pair.name for pair in comparison.source.keys)
+        return TableReport(comparison.table, comparison.collections, key, sizes, verdict, comparison.lacks, notes)
+
+    def _walk(
+        self,
+        comparison: Comparison,
+        ask: Ask,
+        sizes: tuple[int, int],
+        verdict: Verdict,
+        low: str | None = None,
+        taken: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Compare all keys from `low` on with what `ask` sees of the source; `sizes` are the rows of both sides."""
+        source, now = Side(comparison.source, ask), Side(comparison.source, self.source.now)
+        target = Side(comparison.target, self._ask_target)
 
         def look(keys: Sequence[Key]) -> Look:
             before = _in_batches(now, keys)
@@ -233,16 +294,11 @@ class _Run:
             self.progress.done(span.rows, suspects)
             self.pace.rest(span.rows)
 
-        ranges: Iterator[KeyRange] = iter([KeyRange(rows=max(rows, target_rows))])
-        if comparison.walks and rows > core.RANGE_ROWS:
-            ranges = core.spans(still.boundary, still.after, still.count_of)
+        ranges: Iterator[KeyRange] = iter([KeyRange(low, rows=max(sizes))])
+        if comparison.walks and sizes[0] > core.RANGE_ROWS:
+            ranges = core.spans(source.boundary, source.after, source.count_of, low=low)
         judge = comparison.judge
-        core.compare(still, target, ranges, look, judge, verdict, told, lambda n: self.clock.sleep(_PAUSE * n))
-        history = mapping.history_note(self.sync.assembly.rule_set, comparison.table)
-        notes = (*comparison.notes, *((history,) if history else ()))
-        key = tuple(pair.name for pair in comparison.source.keys)
-        sizes = (rows, target_rows)
-        return TableReport(comparison.table, comparison.collections, key, sizes, verdict, comparison.lacks, notes)
+        core.compare(source, target, ranges, look, judge, verdict, told, lambda n: self.clock.sleep(_PAUSE * n), taken)
 
     def _strangers(self, table: Mapped) -> Iterator[TableReport]:
         """Rows whose _source_table is none of the source's: nobody will ever change or delete them."""

@@ -44,7 +44,7 @@ SUSPECTS: Final = 4_000
 """Suspects that are looked at again together."""
 LOOKS: Final = 8
 ENOUGH: Final = 20_000
-"""Proven differences of a table, after which the others are counted alone."""
+"""Keys of a table that are kept as different, or stay unsettled; the others are counted alone, or left to a repair."""
 
 MISSING, EXTRA, DIFFERENT = "missing", "extra", "different"
 
@@ -111,7 +111,10 @@ class Judge:
 
 @dataclass(slots=True)
 class Verdict:
-    """What a table's comparison has found; of each kind the first `shown` keys, and in `found` all that are counted."""
+    """What a table's comparison has found; of each kind the first `shown` keys, and in `found` all that are counted.
+
+    `uncounted` keys were suspect, and not looked at again; the first of them is in the range that begins at `rest`.
+    """
 
     shown: int
     counts: Counter[str] = field(default_factory=Counter)
@@ -119,12 +122,18 @@ class Verdict:
     unsettled: int = 0
     unsettled_keys: list[Key] = field(default_factory=list)
     uncounted: int = 0
+    rest: str | None = None
     found: list[Key] = field(default_factory=list)
 
     @property
     def different(self) -> int:
         """How many keys are proven to differ."""
         return sum(self.counts.values())
+
+    @property
+    def full(self) -> bool:
+        """Whether no further key is looked at again until somebody has taken those in `found`."""
+        return len(self.found) >= ENOUGH or self.unsettled >= ENOUGH
 
     def proven(self, kind: str, key: Key) -> None:
         """Count a difference of this kind (MISSING, EXTRA, DIFFERENT), and keep the key if there is room."""
@@ -133,6 +142,12 @@ class Verdict:
         named = self.keys.setdefault(kind, [])
         if len(named) < self.shown:
             named.append(key)
+
+    def passed_over(self, low: str | None) -> None:
+        """Count a suspect of the range that begins at `low`, without another look."""
+        if not self.uncounted:
+            self.rest = low
+        self.uncounted += 1
 
     def left(self, key: Key) -> None:
         """Count a key that stays unsettled, and keep it if there is room."""
@@ -151,13 +166,14 @@ def spans(
     after: Callable[[str], str | None],
     count: Callable[[KeyRange], int],
     rows: int = RANGE_ROWS,
+    *,
+    low: str | None = None,
 ) -> Iterator[KeyRange]:
-    """The ranges of a table, each of about `rows` rows; together they have every possible key.
+    """The ranges of a table, each of about `rows` rows; together they have every possible key from `low` on.
 
     `boundary` gives the key that is so many rows behind another, `after` the next one; None at the end. A key value
     with more rows than a range has one of its own, whose size `count` says.
     """
-    low: str | None = None
     while True:
         high = boundary(low, rows)
         if high is None:
@@ -283,15 +299,20 @@ def compare(
     verdict: Verdict,
     told: Callable[[KeyRange, int], None] = lambda _, __: None,
     pause: Callable[[int], None] = lambda _: None,
+    taken: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Compare a table range by range; `told` hears each range that is done, with the suspects of it."""
-    waiting = list[Key]()
+    """Compare a table range by range; `told` hears each range that is done, with the suspects of it.
+
+    When ENOUGH keys are found, `taken` may take them out of the verdict, and says whether to go on with others; those
+    are counted alone otherwise.
+    """
+    waiting, goes_on = list[Key](), True
     for span in ranges:
         found = 0
         for key in suspects(source, target, span, judge):
             found += 1
-            if verdict.different >= ENOUGH:
-                verdict.uncounted += 1
+            if not goes_on or (verdict.full and not (goes_on := taken())):
+                verdict.passed_over(span.low)
                 continue
             waiting.append(key)
             if len(waiting) >= SUSPECTS:

@@ -10,6 +10,7 @@ from starrocks_txn_ops.verify.rules.core import DIFFERENT, EXTRA, MISSING, Key, 
 
 EQUAL, UNEQUAL, UNSETTLED, NOT_COMPARED, SKIPPED = "equal", "different", "unsettled", "not compared", "skipped"
 REPAIRED: Final = "repaired"
+_LABELS: Final = 3
 _KINDS: Final = (MISSING, EXTRA, DIFFERENT)
 
 
@@ -137,9 +138,10 @@ def _table_lines(table: TableReport) -> Iterator[str]:
     else:
         yield f"{title}: {table.status}, {table.rows[0]} rows at the source, {table.rows[1]} in StarRocks"
     counts = [f"{kind} {verdict.counts[kind]}" for kind in _KINDS if verdict.counts[kind]]
+    if verdict.uncounted:
+        counts.append(f"{verdict.uncounted} more look different, and were not looked at again")
     if counts:
-        more = f", and {verdict.uncounted} more that were not looked at again" if verdict.uncounted else ""
-        yield f"  {', '.join(counts)}{more}"
+        yield f"  {', '.join(counts)}"
     for kind in _KINDS:
         if verdict.keys.get(kind):
             yield f"  {kind}: {_keys(table.key, verdict.keys[kind], verdict.counts[kind])}"
@@ -155,8 +157,9 @@ def _table_lines(table: TableReport) -> Iterator[str]:
 
 def _mended_lines(mended: Mended) -> Iterator[str]:
     if mended.labels:
-        labels = ", ".join(mended.labels)
-        yield f"  repaired: {mended.written} rows written, {mended.deleted} deleted (label {labels})"
+        more = f" and {len(mended.labels) - _LABELS} more" if len(mended.labels) > _LABELS else ""
+        labels = f"label {', '.join(mended.labels[:_LABELS])}{more}"
+        yield f"  repaired: {mended.written} rows written, {mended.deleted} deleted ({labels})"
     yield from (f"  not repaired: {count}, {reason}" for reason, count in mended.left.items())
 
 
@@ -165,11 +168,14 @@ def plan_of(table: TableReport, *, keyed: bool) -> str:
     counts = table.verdict.counts
     if not table.verdict.different:
         return ""
-    title = f"{', '.join(table.sources)} -> {table.table}"
+    title, uncounted = f"{', '.join(table.sources)} -> {table.table}", table.verdict.uncounted
+    more = f"; then those of {uncounted} more that are different, too" if uncounted else ""
     if not keyed:
         number = table.verdict.different
-        return f"{title}: write the rows of {number} keys anew, in place of those there (no primary key: not atomic)"
-    return f"{title}: write {counts[MISSING] + counts[DIFFERENT]} rows, delete {counts[EXTRA]}"
+        return (
+            f"{title}: write the rows of {number} keys anew, in place of those there (no primary key: not atomic){more}"
+        )
+    return f"{title}: write {counts[MISSING] + counts[DIFFERENT]} rows, delete {counts[EXTRA]}{more}"
 
 
 def _keys(names: Sequence[str], keys: Sequence[Key], of: int) -> str:

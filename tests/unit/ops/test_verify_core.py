@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -87,12 +87,12 @@ def compared(source: Table, target: Table, judge: Judge = EXACT, range_rows: int
     """Compare two tables that stand still."""
     ours, theirs, verdict = Memory(source), Memory(target), Verdict(1_000)
     ranges = [*core.spans(ours.boundary, ours.after, ours.count_of, range_rows)]
-
-    def look(keys: Sequence[Key]) -> Look:
-        return Look(ours.rows(keys), theirs.rows(keys), ours.rows(keys), True)
-
-    core.compare(ours, theirs, ranges, look, judge, verdict)
+    core.compare(ours, theirs, ranges, _still(ours, theirs), judge, verdict)
     return verdict
+
+
+def _still(ours: Memory, theirs: Memory) -> Callable[[Sequence[Key]], Look]:
+    return lambda keys: Look(ours.rows(keys), theirs.rows(keys), ours.rows(keys), True)
 
 
 def _sorted(table: Table, key: Key) -> list[str]:
@@ -231,3 +231,78 @@ def test_the_memory_of_a_table_that_was_emptied_is_bounded(monkeypatch: pytest.M
 @pytest.mark.parametrize(("rows", "digits"), [(0, 0), (256, 0), (257, 1), (65_536, 2), (65_537, 3), (10**9, 6)])
 def test_buckets_are_small(rows: int, digits: int) -> None:
     assert core.digits_for(rows) == digits
+
+
+@given(TABLES, TABLES, st.sampled_from((EXACT, EACH)), st.integers(1, 9), st.integers(1, 5))
+def test_all_differences_are_taken_in_parts_of_bounded_size(
+    source: Table, target: Table, judge: Judge, rows: int, most: int
+) -> None:
+    """What a repair does with a table of any size: it takes what is found, and the comparison goes on."""
+    ours, theirs, verdict = Memory(source), Memory(target), Verdict(0)
+    ranges = [*core.spans(ours.boundary, ours.after, ours.count_of, rows)]
+    parts = list[list[Key]]()
+
+    def taken() -> bool:
+        parts.append([*verdict.found])
+        verdict.found.clear()
+        return True
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(core, "ENOUGH", most)
+        patch.setattr(core, "SUSPECTS", 2)
+        core.compare(ours, theirs, ranges, _still(ours, theirs), judge, verdict, taken=taken)
+    taken()
+    found = [key for part in parts for key in part]
+    assert sorted(found) == sorted(key for key in {*source, *target} if _sorted(source, key) != _sorted(target, key))
+    assert all(len(part) <= most + 1 for part in parts)
+    assert not verdict.uncounted
+
+
+@given(TABLES, TABLES, st.integers(1, 9), st.integers(1, 5))
+def test_the_rest_begins_where_nothing_was_looked_at_again(source: Table, target: Table, rows: int, most: int) -> None:
+    ours, theirs, verdict = Memory(source), Memory(target), Verdict(0)
+    ranges = [*core.spans(ours.boundary, ours.after, ours.count_of, rows)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(core, "ENOUGH", most)
+        patch.setattr(core, "SUSPECTS", 2)
+        core.compare(ours, theirs, ranges, _still(ours, theirs), EXACT, verdict)
+    found = {*verdict.found}
+    different = {key for key in {*source, *target} if _sorted(source, key) != _sorted(target, key)}
+    assert len(found) + verdict.uncounted == len(different)
+    theirs.table.update({key: source.get(key, []) for key in found})  # they are repaired
+    theirs.table = {key: of_key for key, of_key in theirs.table.items() if of_key}
+    if verdict.uncounted:
+        low, again = verdict.rest, Verdict(0)
+        ranges = [*core.spans(ours.boundary, ours.after, ours.count_of, rows, low=low)]
+        core.compare(ours, theirs, ranges, _still(ours, theirs), EXACT, again)
+        assert {*again.found} == different - found
+
+
+def test_nothing_more_is_taken_once_a_repair_does_not_go_forward(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core, "ENOUGH", 10)
+    monkeypatch.setattr(core, "SUSPECTS", 5)
+    ours, theirs, verdict = Memory({(str(number), "a"): [("x",)] for number in range(100)}), Memory({}), Verdict(0)
+    answers = [True, True, False]
+
+    def taken() -> bool:
+        verdict.found.clear()
+        return answers.pop(0)
+
+    core.compare(ours, theirs, [KeyRange(rows=100)], _still(ours, theirs), EXACT, verdict, taken=taken)
+    assert (verdict.different, verdict.uncounted, answers) == (30, 70, [])
+
+
+def test_keys_that_stay_unsettled_end_the_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that stands still would be waited for at each look."""
+    monkeypatch.setattr(core, "ENOUGH", 10)
+    monkeypatch.setattr(core, "SUSPECTS", 5)
+    ours, looks = Memory({(str(number), "a"): [("x",)] for number in range(100)}), 0
+
+    def look(keys: Sequence[Key]) -> Look:
+        nonlocal looks
+        looks += 1
+        return Look(ours.rows(keys), {}, ours.rows(keys), passed=False)
+
+    verdict = Verdict(0)
+    core.compare(ours, Memory({}), [KeyRange(rows=100)], look, EXACT, verdict)
+    assert (verdict.unsettled, verdict.uncounted, looks) == (10, 90, 2 * core.LOOKS)

@@ -7,10 +7,11 @@ import hashlib
 import pytest
 
 from starrocks_txn_ops.sync.catalog import DescribedTable
-from starrocks_txn_ops.verify.mapping import Comparison, Mapped, Unmatched, comparisons, connector_of, mapped
+from starrocks_txn_ops.verify.mapping import Comparison, Mapped, Unmatched, comparisons, connector_of, mapped, named
 from starrocks_txn_ops.verify.rules import sameness
 from starrocks_txn_ops.verify.rules.core import KeyRange
 from starrocks_txn_ops.verify.rules.pairs import MYSQL, POSTGRESQL, NotComparable, pair_of
+from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.options.table_rules import RuleSet, TableRules
 from starrocks_txn_sink.rows.target import TargetColumn, parse_type
 
@@ -193,3 +194,20 @@ def test_null_is_null_but_for_values_that_no_column_holds() -> None:
     assert pair.agree(None, None)
     document = pair_of(POSTGRESQL, "j", "jsonb", "j", parse_type("json"))
     assert document.agree("null", None)
+
+
+def test_tables_are_named_as_the_source_or_starrocks_does() -> None:
+    parts = Mapped("all_parts", (DescribedTable("public.part_1", (), ()), DescribedTable("public.part_2", (), ())))
+    tables, left_out = [Mapped("orders", (ORDERS,)), parts], {"sales.items": "its topic is none of `topics`"}
+    assert named(["public.part_2"], tables, left_out) == [parts]
+    assert named(["all_parts", "public.orders", "orders"], tables, left_out) == tables
+    for name, message in (
+        ("orders ", "The file writes no table orders , and from none of this name. Did you mean orders?"),
+        ("sales.Orders", "Did you mean orders or public.orders?"),
+        ("public.part_3", "Did you mean public.part_"),
+        ("sales.items", "does not write the source's table sales.items: its topic is none of `topics`"),
+        ("zzz", "`topics` and [[routes]] say which there are"),
+    ):
+        with pytest.raises(InputError) as refused:
+            named(["orders", name], tables, left_out)
+        assert message in str(refused.value)

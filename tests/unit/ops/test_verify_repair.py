@@ -21,6 +21,7 @@ from starrocks_txn_ops.verify.held import Held, Holder
 from starrocks_txn_ops.verify.passage import Passage
 from starrocks_txn_ops.verify.progress import Progress
 from starrocks_txn_ops.verify.repair import Repair, Work
+from starrocks_txn_ops.verify.rules import core
 from starrocks_txn_ops.verify.rules.core import Judge, Key, Rows
 from starrocks_txn_ops.verify.rules.pairs import POSTGRESQL, pair_of
 from starrocks_txn_ops.verify.rules.statements import Questions
@@ -43,6 +44,7 @@ class World:
         self.place, self.held, self.lost, self.alive = 0, False, False, True
         self.table: dict[str, str] = {}
         self.wrong: list[str] = []
+        self.writes: list[list[bool]] = []  # whether each row of a write is no delete
         for _ in range(20):
             self._commit()
         self._write(20)
@@ -105,6 +107,7 @@ class World:
         self.pass_time()
         if self.lost:
             raise Fenced("The job was taken over by another writer.")
+        self.writes.append(["__op" not in row.content for row in rows])
         states = [self.state(place) for place in range(self.place, len(self.log) + 1)]
         for row in rows:
             content: dict[str, Any] = json.loads(row.content)
@@ -130,6 +133,12 @@ class ModelSide:
 
 
 def repaired(world: World) -> Work:
+    repair_, work = repair_of(world)
+    repair_.run()
+    return work
+
+
+def repair_of(world: World) -> tuple[Repair, Work]:
     columns = {name: TargetColumn(name, parse_type("varchar(100)"), key=name == "k") for name in ("k", "v")}
     pairs = [pair_of(POSTGRESQL, name, "text", name, columns[name].type) for name in ("k", "v")]
     work = Work(
@@ -143,10 +152,8 @@ def repaired(world: World) -> Work:
     )
     clock = ManualClock()
     source = Source(lambda _: [], lambda _: [], ("0",), world.now, lambda: None)
-    Repair(
-        [work], source, cast(Passage, world), cast(Holder, world), Progress(io.StringIO(), clock), clock
-    ).run()  # fmt: skip
-    return work
+    progress = Progress(io.StringIO(), clock)
+    return Repair([work], source, cast(Passage, world), cast(Holder, world), progress, clock), work
 
 
 def faults_of(world: World, work: Work) -> list[str]:
@@ -203,3 +210,51 @@ def test_what_changes_at_each_look_is_left_and_said(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(repair, "ROUNDS", 1)
     works = [repaired(World(seed, 0.9)) for seed in range(50)]
     assert any(work.left[repair.MOVING] for work in works)
+
+
+@pytest.mark.parametrize(("most", "letters"), [(2, 10**6), (6, 1), (6, 12)])
+def test_more_than_one_transaction_takes_is_written_in_parts(
+    monkeypatch: pytest.MonkeyPatch, most: int, letters: int
+) -> None:
+    """By the number of keys, or by the letters of the source's rows."""
+    monkeypatch.setattr(core, "KEYS", 1)
+    monkeypatch.setattr(repair, "MOST_KEYS", most)
+    monkeypatch.setattr(repair, "MOST_LETTERS", letters)
+    for seed in range(150):
+        world = World(seed, 0.5 if seed % 2 else 0.0)
+        work = repaired(world)
+        assert faults_of(world, work) == [], seed
+        assert max(map(len, world.writes), default=0) <= most
+        if not world.busy:  # a row has at least six letters
+            assert max(map(sum, world.writes), default=0) <= max(1, letters // 6)
+
+
+def test_a_hold_that_is_too_short_gets_fewer_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core, "KEYS", 1)
+
+    class Slow(World):
+        """Its hold ends in front of more than one row."""
+
+        def write(self, rows: Sequence[DeadLetterRow]) -> str:
+            if len(rows) > 1:
+                raise Fenced("The hold has ended.")
+            return super().write(rows)
+
+    world = Slow(1, 0.0)
+    world.table = dict.fromkeys(KEYS, "wrong")
+    work = repaired(world)
+    assert not work.left
+    assert faults_of(world, work) == []
+    assert {*map(len, world.writes)} == {1}
+
+
+def test_a_repair_says_whether_it_goes_forward(monkeypatch: pytest.MonkeyPatch) -> None:
+    for passes in (True, False):
+        world = World(1, 0.0)
+        if not passes:
+            monkeypatch.setattr(world, "passed", lambda _: False)
+        mending, work = repair_of(world)
+        wrong = [(work, (key,)) for key in KEYS if world.table.get(key) != world.state(len(world.log)).get(key)]
+        assert mending.mend(wrong) is passes
+        assert work.done == (len(wrong) if passes else 0)
+        assert mending.mend([]) is False
