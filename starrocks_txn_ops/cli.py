@@ -131,6 +131,13 @@ COMMANDS = (
         "spark,kafka",
         error_code=2,
     ),
+    Command(
+        "resync",
+        "starrocks_txn_ops.verify.resync",
+        "make tables that sync writes equal to the source again, deletes included, while the job goes on",
+        "spark,kafka",
+        error_code=2,
+    ),
 )
 
 

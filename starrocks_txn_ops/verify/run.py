@@ -41,8 +41,8 @@ _STATEMENT_SECONDS: Final = 3_600.0
 _UTC: Final = (None, "UTC", "Etc/UTC", "Z", "+00:00")
 _PAUSE: Final = 0.5  # seconds before a look again, times its number
 _NO_ORDER: Final = (
-    'Change by change (transactions = "none") the ledger has no position of the source, so it is not known whether '
-    "a row of it is older or newer than the job's."
+    "The job's ledger counts Kafka's offsets, and has no position of the source (whole transactions of Debezium alone "
+    "have one). So it is not known whether a row of the source is older or newer than the job's."
 )
 _SNAPSHOT: Final = (
     "Have the connector snapshot the table again (Debezium's signal execute-snapshot); rows that the source deleted "

@@ -290,7 +290,8 @@ def _lost(seconds: Mapping[str, float], had: Sequence[str]) -> str:
     return (
         f" The table had {', '.join([*(seconds or had)][:_SHOWN])} {since}: StarRocks has dropped the values of rows "
         "that came since then. "
-        "A column that is added again is NULL in all rows, so have the source snapshot the table."
+        "A column that is added again is NULL in all rows: run `starrocks-txn-sink resync` for the table then, or have "
+        "the source snapshot it."
     )
 
 

@@ -396,6 +396,7 @@ def _no_row(table: str, names: Sequence[str], place: str) -> InputError:
         "has no row with this key to take it from.",
         hint='To pass it, set unavailable_value = "" (in Python None) until the query is behind such changes: a change '
         "that the connector has sent again is followed by the delete of its row. Other rows have the placeholder then, "
-        "until a snapshot of the table (Debezium's signal `execute-snapshot`). " + _REMEDY,
+        "until `starrocks-txn-sink resync`, or a snapshot of the table (Debezium's signal `execute-snapshot`). "
+        + _REMEDY,
         table=table,
     )

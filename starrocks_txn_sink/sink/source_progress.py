@@ -39,6 +39,8 @@ Partitions = Callable[[], Collection[tuple[str, int]]]
 
 # --- the first snapshot ---
 
+_REPEATED = "Rows that were deleted at the source in between stay, until `starrocks-txn-sink resync` deletes them."
+
 
 @dataclass(slots=True)
 class SnapshotProgress:
@@ -90,7 +92,7 @@ class SnapshotProgress:
         again = [name.partition(":")[0] for name in self._taken if name.endswith(":") and before.get(name) == OVER]
         self.marks, self.waiting, self._taken = after, {}, {}
         for source in again:
-            self.listener(Event("snapshot.repeated", {"job": self.job, "source": source}))
+            self.listener(Event("snapshot.repeated", {"job": self.job, "source": source, "advice": _REPEATED}))
         if after != before:
             tables = [name.partition(":")[2] for name, mark in after.items() if mark == OVER != before.get(name)]
             self.say([table for table in tables if table])

@@ -49,10 +49,10 @@ def mariadb(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture
 def verify(server: Server, tmp_path: Path, capsys: Shown) -> Verify:
-    """Verify by a file with these rules and routes; the ledger is at `position`."""
+    """Run a command by a file with these rules, routes and lines of [source]; the ledger is at `position`."""
     query(server, create_table("shop"))
 
-    def run(url: str, more: str, *words: str, position: int = AHEAD) -> Any:
+    def run(url: str, more: str, *words: str, position: int = AHEAD, command: str = "verify", source: str = "") -> Any:
         ledger = "shop._starrocks_txn_sink_ledger"
         query(server, f"DELETE FROM {ledger} WHERE id = 'x'")
         query(
@@ -66,6 +66,7 @@ def verify(server: Server, tmp_path: Path, capsys: Shown) -> Verify:
 brokers = "b:9092"
 topics = 'shop\\.((public|shop)\\..*|transaction)'
 database = "{url}"
+{source}
 [target]
 load_url = "{server.load_url}"
 query_url = "mysql://127.0.0.1:{server.query_port}"
@@ -78,7 +79,7 @@ checkpoint = "c"
             encoding="utf-8",
         )
         capsys.readouterr()
-        code = cli.main(["verify", str(file), "--json", "--wait", "0.1", *words])
+        code = cli.main([command, str(file), "--json", "--wait", "0.1", *words])
         printed = capsys.readouterr()
         if not printed.out:
             return code, {}, {"error": printed.err}

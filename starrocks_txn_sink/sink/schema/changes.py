@@ -29,7 +29,7 @@ from starrocks_txn_sink.telemetry import Event, Listener
 
 _POLL_SECONDS = 0.5  # a change without a rewrite of rows is there at once, another one takes 20 s to hours
 _GRACE_SECONDS = 2.0  # for a change whose reply was lost
-_UNFILLED = "Take a snapshot of the table, or UPDATE such rows at the source."
+_UNFILLED = "Run `starrocks-txn-sink resync` for the table, take a snapshot of it, or UPDATE such rows at the source."
 _LEAVE = ". Or declare the column's type, in `types` of the table's options: then the sink leaves the column as it is."
 _ENDED = frozenset(("FINISHED", "CANCELLED"))
 

@@ -22,9 +22,9 @@ LOGICAL_COLLECTION: Final = "LOGICAL_DECODING_MESSAGE"
 """The table under which an END counts logical messages (Debezium's LogicalDecodingMessageMonitor)."""
 
 TRUNCATE_HINT: Final = (
-    'Pass on_truncate="ignore" until the query is behind it, then truncate the table in StarRocks and have Debezium '
-    'snapshot it again (docs/guides/debezium.md, "TRUNCATE"); for the next time leave skipped.operations at its '
-    "default, t."
+    'Pass on_truncate="ignore" until the query is behind it, then run `starrocks-txn-sink resync` for the table, or '
+    'truncate it in StarRocks and have Debezium snapshot it again (docs/guides/debezium.md, "TRUNCATE"); for the next '
+    "time leave skipped.operations at its default, t."
 )
 _PAGE: Final = 'docs/guides/debezium.md, "Odd events"'
 _ENVELOPE: Final = frozenset({"before", "after", "op", "source"})

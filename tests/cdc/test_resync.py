@@ -1,0 +1,160 @@
+"""`resync` and repairs of any size, on a real PostgreSQL and an emulator that a test fills."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from starrocks_txn_ops.verify import repair
+from starrocks_txn_ops.verify.held import Held
+from starrocks_txn_ops.verify.rules import core
+from starrocks_txn_sink.protocol.dead_letters import DeadLetterRow
+from tests.cdc.postgres import Postgres
+from tests.cdc.verifying import Verify
+from tests.support.query_port import query
+from tests.support.servers import Server
+
+POSTGRES = """
+CREATE TABLE orders (id BIGINT PRIMARY KEY, note TEXT);
+CREATE TABLE codes (code TEXT, n INT, PRIMARY KEY (code, n));
+CREATE TABLE items (id INT, name TEXT, PRIMARY KEY (id));
+"""
+ORDERS = (
+    "CREATE TABLE shop.orders (id BIGINT NOT NULL, note VARCHAR(100), tax INT)"
+    " PRIMARY KEY (id) DISTRIBUTED BY HASH (id)"
+)
+CODES = (
+    "CREATE TABLE shop.codes (code VARCHAR(100) NOT NULL, n INT NOT NULL)"
+    " PRIMARY KEY (code, n) DISTRIBUTED BY HASH (code)"
+)
+ITEMS = "CREATE TABLE shop.items (id INT, name VARCHAR(20)) DUPLICATE KEY (id) DISTRIBUTED BY HASH (id)"
+
+
+@pytest.mark.emulator(f"{ORDERS}; {CODES}")
+def test_what_vanished_and_what_a_default_filled_are_written_and_other_tables_are_left(
+    server: Server, postgres: Postgres, verify: Verify
+) -> None:
+    """A second first snapshot replaced the rows, and a column was added with a DEFAULT."""
+    postgres.sql(
+        "TRUNCATE orders, codes; INSERT INTO orders SELECT i, 'n' || i FROM generate_series(1, 5) i;"
+        "ALTER TABLE orders ADD COLUMN IF NOT EXISTS tax INT DEFAULT 7"
+    )
+    rows = ", ".join(f"({number}, 'n{number}', NULL)" for number in range(8))  # 0, 6 and 7 are gone at the source
+    query(server, f"INSERT INTO shop.orders VALUES {rows}")
+    query(server, "INSERT INTO shop.codes VALUES ('old', 1)")
+    code, tables, report = verify(postgres.url, "", "public.orders", command="resync")
+    assert (code, tables["public.orders"]["repair"]) == (1, None), report  # nobody has agreed
+    code, tables, report = verify(postgres.url, "", "public.orders", "--yes", command="resync")
+    assert code == 0, json.dumps(report)
+    assert [*tables] == ["public.orders"]
+    mended = tables["public.orders"]["repair"]
+    assert (mended["written"], mended["deleted"]) == (5, 3)
+    found = [tuple(map(str, row)) for row in query(server, "SELECT id, tax FROM shop.orders ORDER BY id")]
+    assert found == [(str(number), "7") for number in range(1, 6)]
+    assert query(server, "SELECT count(*) FROM shop.codes")[0][0] in (1, "1")
+    code, tables, report = verify(postgres.url, "", "orders", "public.codes", "--yes", command="resync")
+    assert {name: table["status"] for name, table in tables.items()} == {
+        "public.codes": "repaired",
+        "public.orders": "equal",
+    }, report
+    assert code == 0
+
+
+@pytest.mark.emulator(ORDERS)
+def test_a_table_that_is_none_of_the_files_is_refused(postgres: Postgres, verify: Verify) -> None:
+    for name, said in (("order", "Did you mean orders?"), ("sales.orders", "Did you mean orders or public.orders?")):
+        code, _, report = verify(postgres.url, "", name, "--yes", command="resync")
+        assert code == 2
+        assert said in report["error"]
+    code, _, report = verify(postgres.url, "", "orders", "--yes", command="resync", source='transactions = "none"\n')
+    assert code == 2
+    assert "counts Kafka's offsets" in report["error"]
+
+
+@pytest.fixture
+def in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small ranges, few keys at a time and in a transaction."""
+    monkeypatch.setattr(core, "RANGE_ROWS", 100)
+    monkeypatch.setattr(core.spans, "__defaults__", (100,))
+    monkeypatch.setattr(core, "ENOUGH", 60)
+    monkeypatch.setattr(core, "SUSPECTS", 30)
+    monkeypatch.setattr(core, "KEYS", 20)
+    monkeypatch.setattr(repair, "MOST_KEYS", 60)
+
+
+def fill(server: Server, postgres: Postgres) -> None:
+    """500 of 1,000 orders are lost or changed, 200 codes are lost in one range, 300 items are there twice."""
+    postgres.sql(
+        "TRUNCATE orders, codes, items; INSERT INTO orders SELECT i, 'n' || i FROM generate_series(1, 1000) i;"
+        "INSERT INTO codes SELECT 'c' || i, i FROM generate_series(1, 200) i;"
+        "INSERT INTO items SELECT i, 'i' FROM generate_series(1, 300) i"
+    )
+    postgres.sql("ALTER TABLE orders DROP COLUMN IF EXISTS tax")
+    orders = [f"({n}, '{'x' if n % 4 == 1 else 'n'}{n}', NULL)" for n in range(1, 1001) if n % 4 != 2]
+    query(server, f"INSERT INTO shop.orders VALUES {', '.join(orders)}, (-1, 'gone', 1), (2000, 'gone', 1)")
+    items = [f"({n}, 'i')" for n in [*range(1, 301)] * 2]
+    query(server, f"INSERT INTO shop.items VALUES {', '.join(items)}")
+
+
+@pytest.mark.usefixtures("in_parts")
+@pytest.mark.timeout(300)
+@pytest.mark.emulator(f"{ORDERS}; {CODES}; {ITEMS}")
+def test_one_run_repairs_tables_of_any_size_in_parts(
+    server: Server, postgres: Postgres, verify: Verify, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(server, postgres)
+    sizes = list[int]()
+    counted(monkeypatch, sizes.append)
+    code, tables, report = verify(postgres.url, "", "--repair", "--yes")
+    assert code == 0, json.dumps(report)
+    assert {table["status"] for table in tables.values()} == {"repaired"}
+    orders = tables["public.orders"]
+    assert (orders["missing"], orders["different"], orders["extra"], orders["uncounted"]) == (250, 250, 2, 0)
+    assert (orders["repair"]["written"], orders["repair"]["deleted"]) == (500, 2)
+    assert tables["public.codes"]["repair"]["written"] == 200
+    assert tables["public.items"]["extra"] == 300
+    assert max(sizes) <= 60
+    assert len(sizes) >= 1002 / 60
+    code, tables, report = verify(postgres.url, "")
+    assert {table["status"] for table in tables.values()} == {"equal"}, json.dumps(report)
+
+
+@pytest.mark.usefixtures("in_parts")
+@pytest.mark.timeout(300)
+@pytest.mark.emulator(f"{ORDERS}; {CODES}; {ITEMS}")
+def test_a_run_that_is_killed_between_its_parts_goes_on(
+    server: Server, postgres: Postgres, verify: Verify, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(server, postgres)
+    with monkeypatch.context() as patch:
+        left = [None] * 5
+
+        def end(_: int) -> None:
+            if not left:
+                raise KeyboardInterrupt
+            left.pop()
+
+        counted(patch, end)
+        with pytest.raises(KeyboardInterrupt):
+            verify(postgres.url, "", "public.orders", "--yes", command="resync")
+    sizes = list[int]()
+    counted(monkeypatch, sizes.append)
+    code, tables, report = verify(postgres.url, "", "public.orders", "--yes", command="resync")
+    assert code == 0, json.dumps(report)
+    assert sum(sizes) == tables["public.orders"]["repair"]["written"] + tables["public.orders"]["repair"]["deleted"]
+    assert sum(sizes) == 502 - 5 * 60
+    code, _, report = verify(postgres.url, "", "--table", "orders")
+    assert code == 0, json.dumps(report)
+
+
+def counted(patch: pytest.MonkeyPatch, hears: Callable[[int], None]) -> None:
+    """Each write of a repair is heard, with its number of rows, before it is carried out."""
+    write = Held.write
+
+    def told(self: Held, rows: Sequence[DeadLetterRow]) -> str:
+        hears(len(rows))
+        return write(self, rows)
+
+    patch.setattr(Held, "write", told)
