@@ -26,12 +26,13 @@ from starrocks_txn_sink.protocol.gate import GATE, Gate
 from starrocks_txn_sink.protocol.label import LabelPrefix
 from starrocks_txn_sink.protocol.ledger import DRIVER, HOLD, LEDGER_TABLE, MARKER, POSITION, ListUnfinished
 from starrocks_txn_sink.protocol.snapshots import SNAPSHOT, Progress
+from starrocks_txn_sink.protocol.verified import VERIFIED, Verified
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
 
 _DATABASE: Final = "SELECT SCHEMA_NAME FROM information_schema.schemata WHERE SCHEMA_NAME = %s"
 _ROWS: Final = (
     "SELECT job, kind, name, position, batch, label, epoch, updated_at, token FROM {} "
-    "WHERE kind IN (%s, %s, %s) OR (kind = %s AND name = %s)"
+    "WHERE kind IN (%s, %s, %s) OR (kind = %s AND name IN (%s, %s))"
 )
 _DEAD: Final = "SELECT job, count(*) FROM {} GROUP BY job"
 _NAMED: Final = 3
@@ -62,8 +63,8 @@ class JobStatus:
     `positions` and `lag` are sums over all `partition_count` source partitions. The server may list labels as open that
     are committed (wire contract 10.6), so which of `listed_labels` are `open_labels` takes a question for each; None:
     nobody has asked. Times are UTC, as text. `moved` says of a closed job since when and to which job,
-    `lag_unknown` of which partitions the lag is not known though brokers were asked, and why, and `snapshot` how far
-    the source's first snapshot is; empty without one.
+    `lag_unknown` of which partitions the lag is not known though brokers were asked, and why, `snapshot` how far
+    the source's first snapshot is, and `verified` what the last whole `verify` has found; empty without one.
     """
 
     job: str
@@ -81,6 +82,7 @@ class JobStatus:
     lag_unknown: str = ""
     moved: str = ""
     snapshot: str = ""
+    verified: str = ""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -146,7 +148,7 @@ def job_statuses(
             hint="Check --database, and the user's privileges.",
             option="database",
         )
-    rows = reader.rows(_ROWS, DRIVER, POSITION, SNAPSHOT, MARKER, GATE) if LEDGER_TABLE in tables else []
+    rows = reader.rows(_ROWS, DRIVER, POSITION, SNAPSHOT, MARKER, GATE, VERIFIED) if LEDGER_TABLE in tables else []
     letters = dict(reader.rows(_DEAD, table=DEAD_LETTER_TABLE)) if DEAD_LETTER_TABLE in tables else {}
     jobs = sorted({str(row[0]) for row in rows})
     if options.job is not None and options.job not in jobs:
@@ -199,9 +201,14 @@ def _status(
         dead_letter_rows=dead_letter_rows,
         lag=sum(lags.values()) if lags else None,
         lag_unknown="" if ends is None else why_unknown([name for name in positions if name not in lags], args.topic),
-        moved=next((_moved(Gate.of_token(str(row[8])), str(row[7])) for row in rows if row[1] == MARKER), ""),
+        moved=next((_moved(Gate.of_token(str(row[8])), str(row[7])) for row in _markers(rows, GATE)), ""),
+        verified=next((Verified.of_token(str(row[8])).text for row in _markers(rows, VERIFIED)), ""),
         snapshot=Progress.of({str(row[2]): str(row[8]) for row in rows if row[1] == SNAPSHOT}).text,
     )
+
+
+def _markers(rows: Sequence[tuple[Any, ...]], name: str) -> Iterator[tuple[Any, ...]]:
+    return (row for row in rows if row[1] == MARKER and row[2] == name)
 
 
 def _moved(gate: Gate, at: str) -> str:
@@ -257,8 +264,8 @@ def _kafka_ends(args: argparse.Namespace) -> Ends | None:
 def _owner(status: JobStatus) -> str:
     if status.owner == HOLD:
         return (
-            f"verify --repair, which holds or held the job since {status.owner_since}; its query takes it back by "
-            "itself, with its next rows"
+            f"a repair (verify --repair, resync), which holds or held the job since {status.owner_since}; its query "
+            "takes it back by itself, with its next rows"
         )
     return f"run {status.owner} since {status.owner_since}" if status.owner else "none"
 
@@ -287,6 +294,8 @@ def text_lines(statuses: Sequence[JobStatus], database: str, clock: Clock) -> It
         )
         if status.snapshot:
             yield f"  snapshot: {status.snapshot}"
+        if status.verified:
+            yield f"  verify: {status.verified}"
         if status.moved:
             yield f"  closed: the job was moved {status.moved}"
         yield f"  owner: {_owner(status)}"

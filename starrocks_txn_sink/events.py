@@ -70,7 +70,7 @@ _ALL: Final = (
         None,
         """
         step.started step.completed request.started request.completed request.failed query.started query.progressed
-        query.idle query.ended source.lagged source.unknown server.measured threads.measured
+        query.idle query.ended source.lagged source.unknown server.measured threads.measured tables.verified
         tablets.measured
         """,
     ),

@@ -239,6 +239,14 @@ ALERTS = (
         "They are not in the tables; correct and replay them.",
     ),
     Alert(
+        "StarRocksSinkNotEqual",
+        f"max by (instance, job, sink_job) ({metric('verified_tables', state='different')}) > 0",
+        "0m",
+        False,
+        "{{ $labels.sink_job }}: {{ $value }} tables were different from their source in the last `verify`.",
+        "Rows were lost or changed on their way, or by hand; `verify` names them, and repairs them.",
+    ),
+    Alert(
         "StarRocksSinkUnknownColumns",
         f"{_since('unknown_columns_total', '15m')} > 0",
         "0m",

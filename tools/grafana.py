@@ -201,6 +201,18 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
             Panel("Dead letters", [(_rate("dead_letter_rows_total", "table, reason"), "{{table}}: {{reason}}")], "ops"),
             Panel("Unknown columns", [(f"sum by (table) ({metric('unknown_columns_total')})", "{{table}}")]),
             Panel("Schema changes", [(f"sum by (table) ({metric('schema_changes_total')})", "{{table}}")]),
+            Panel(
+                "Last proof: tables and different rows",
+                [
+                    (f"max by (sink_job, state) ({metric('verified_tables')})", "{{sink_job}}: {{state}}"),
+                    (f"max by (sink_job) ({metric('verified_different_rows')})", "{{sink_job}}: rows"),
+                ],
+            ),
+            Panel(
+                "Since the last proof",
+                [(f"time() - max by (sink_job) ({metric('verified_timestamp_seconds')})", "{{sink_job}}")],
+                "s",
+            ),
             Panel("First snapshot", [(f"max by (job, state) ({metric('snapshot_tables')})", "{{job}}: {{state}}")]),
         ),
     ),

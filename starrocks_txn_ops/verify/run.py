@@ -22,17 +22,18 @@ from starrocks_txn_ops.verify.repair import Repair, Work, works_of
 from starrocks_txn_ops.verify.rules import core
 from starrocks_txn_ops.verify.rules.core import Key, KeyRange, Look, Verdict
 from starrocks_txn_ops.verify.rules.pairs import MYSQL, POSTGRESQL
-from starrocks_txn_ops.verify.rules.report import Report, TableReport, plan_of
+from starrocks_txn_ops.verify.rules.report import Report, TableReport, plan_of, summary
 from starrocks_txn_ops.verify.rules.statements import Statement
 from starrocks_txn_ops.verify.sides import Ask, Side, Source, open_source
 from starrocks_txn_sink.clock import Clock, Deadline
-from starrocks_txn_sink.errors import InputError, OptionError
+from starrocks_txn_sink.errors import InputError, OptionError, StarRocksSinkError
 from starrocks_txn_sink.options.table_rules import SOURCE_TABLE
-from starrocks_txn_sink.protocol.ledger import identifier, quote
+from starrocks_txn_sink.protocol.ledger import WriteMarker, identifier, quote
+from starrocks_txn_sink.protocol.verified import VERIFIED
 from starrocks_txn_sink.rows.target import TargetColumn
 from starrocks_txn_sink.sink.typed.tables import table_columns
 from starrocks_txn_sink.sink.typed.terms import with_decoding
-from starrocks_txn_sink.sql.connection import LeaderConnection
+from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
 
 Chosen = Callable[[Sequence[Mapped], Mapping[str, str]], Sequence[Mapped]]
 """Takes tables out of those that are mapped; sees also those of the source that are left out, with the reason."""
@@ -40,6 +41,7 @@ Chosen = Callable[[Sequence[Mapped], Mapping[str, str]], Sequence[Mapped]]
 _STATEMENT_SECONDS: Final = 3_600.0
 _UTC: Final = (None, "UTC", "Etc/UTC", "Z", "+00:00")
 _PAUSE: Final = 0.5  # seconds before a look again, times its number
+_KEEP_SECONDS: Final = 10.0
 _NO_ORDER: Final = (
     "The job's ledger counts Kafka's offsets, and has no position of the source (whole transactions of Debezium alone "
     "have one). So it is not known whether a row of the source is older or newer than the job's."
@@ -107,8 +109,21 @@ def verify(
         seconds = limits.seconds if numbered else 0.0  # a ledger of offsets never says it
         passage = Passage(reader, str(job), connector, seconds, clock, numbered)
         run = _Run(sync, place.postgresql, source, leader, passage, limits, clock, progress)
+        began = int(clock.wall())
         report = run.report(chosen, left_out)
-        return report if mending is None else run.mended(report, mending)
+        report = report if mending is None else run.mended(report, mending)
+        if len(chosen) == len(tables) and limits.share == 1.0:
+            _keep(report, began, str(job), SqlLedger(leader, options.database), clock, progress)
+        return report
+
+
+def _keep(report: Report, at: int, job: str, ledger: SqlLedger, clock: Clock, progress: Progress) -> None:
+    """Write the result of a whole run into the ledger, for the page, the metrics and `status`."""
+    marker = WriteMarker(job, VERIFIED, summary(report, at).token)
+    try:
+        ledger.execute(marker, Deadline.after(_KEEP_SECONDS, clock))
+    except StarRocksSinkError as error:  # a user who may only read verifies all the same
+        progress.says(f"The result is not kept for the page and the metrics: {error.message}")
 
 
 def matching(pattern: str | None) -> Chosen:

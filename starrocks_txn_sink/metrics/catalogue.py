@@ -64,6 +64,7 @@ OUTCOMES = ("committed", "aborted", "unknown")
 SOURCE_OUTCOMES = ("committed", "dead_lettered", "replayed", "abandoned", "dropped", "empty")
 REPEATS = ("same", "unknown")
 VIOLATIONS = ("torn", "source_changed", "unlisted")
+PROOFS = ("equal", "different", "unproven")
 PHASES = ("begin", "load", "check", "commit", "publish", "recover")
 RETRIES = (
     ("begin", "too_many_transactions"),
@@ -111,6 +112,17 @@ METRICS = (
         ("content",),
         _each(*REPEATS),
     ),
+    _gauge(
+        "verified_timestamp_seconds",
+        "Time of the last whole `verify`, read from the ledger each minute; no series without one.",
+        (JOB,),
+    ),
+    _gauge(
+        "verified_tables",
+        "Tables of the last whole `verify` by result: `equal`, `different`, or `unproven`.",
+        (JOB, "state"),
+    ),
+    _gauge("verified_different_rows", "Rows that the last whole `verify` has left as different.", (JOB,)),
     # fresh
     _histogram(
         "end_to_end_latency_seconds",

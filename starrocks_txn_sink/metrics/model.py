@@ -18,6 +18,7 @@ Events of the sink on the driver, and their fields:
     server.measured     database, room (TransactionRoom or None)
     threads.measured    database, room (LoadRoom or None)
     tablets.measured    database, room (TabletRoom or None)
+    tables.verified     database, found (Verified by job)
 
 Reports come before the receipts of the same micro-batch. Other events of `events.EVENTS` change no metric.
 
@@ -33,7 +34,7 @@ from typing import Any
 
 from starrocks_txn_sink.clock import Clock
 from starrocks_txn_sink.coordinator.model import Receipt
-from starrocks_txn_sink.metrics.catalogue import JOBS, PARTITIONS, SPARK, TABLES, VIOLATIONS
+from starrocks_txn_sink.metrics.catalogue import JOBS, PARTITIONS, PROOFS, SPARK, TABLES, VIOLATIONS
 from starrocks_txn_sink.metrics.jobs import (
     REMEMBERED,
     AlterWait,
@@ -46,6 +47,7 @@ from starrocks_txn_sink.metrics.jobs import (
 from starrocks_txn_sink.metrics.series import History, HistorySlot, MetricValues
 from starrocks_txn_sink.metrics.source_lag import SourceLag
 from starrocks_txn_sink.metrics.spark_progress import QueryProgress
+from starrocks_txn_sink.protocol.verified import Verified
 from starrocks_txn_sink.sql.server_limits import LoadRoom, TabletRoom, TransactionRoom
 from starrocks_txn_sink.telemetry import Event, LatestValues
 from starrocks_txn_sink.writer.messages import LaneCost, LaneReport, LaneWork
@@ -72,6 +74,7 @@ class Model:
         )  # by database, and when
         self.load_rooms: LatestValues[str, LoadRoom] = LatestValues(JOBS)  # by database
         self.tablet_rooms: LatestValues[str, TabletRoom] = LatestValues(JOBS)  # by database
+        self.verified: LatestValues[str, Verified] = LatestValues(JOBS)  # by job
         self.last_errors: dict[str, float] = {}
         self.last_violation = 0.0
         self._deletes: Counter[str] = Counter()  # deletes by table in reports whose receipts have not arrived yet
@@ -388,6 +391,16 @@ class Model:
             rowsets.update({table: max(float(count), rowsets.get(table, 0.0)) for table, count in most})
         self.metrics.replace("tablet_rowsets", rowsets)
         self.metrics.replace("tablet_rowset_limit", {name: float(room.limit) for name, room in rooms.items()})
+
+    def _on_tables_verified(self, fields: Mapping[str, Any], _: float) -> None:
+        known = {job.name for job in self.jobs}  # the other jobs of the database have pages of their own
+        for job, found in fields["found"].items():
+            if job in known:
+                self.verified[job] = found
+                self.metrics.set("verified_timestamp_seconds", found.at, job)
+                self.metrics.set("verified_different_rows", found.rows, job)
+                for state in PROOFS:
+                    self.metrics.set("verified_tables", getattr(found, state), job, state)
 
     def _set_source_lags(self) -> None:
         """Set the gauges of the sources; two queries that read one topic share its series, with the larger value."""

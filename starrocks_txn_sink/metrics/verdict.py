@@ -208,7 +208,7 @@ def lights(model: Model, now: float, limit: float) -> dict[str, Light]:
     failing = any(job.failed_at for job in model.jobs)
     waiting = any(job.outage_since for job in model.jobs)
     lights = {
-        "right": Light.BAD if wrong else _warn(metrics.total("dead_letter_rows_total")),
+        "right": Light.BAD if wrong else _warn(metrics.total("dead_letter_rows_total") or _unequal(model)),
         "fresh": Light.OK if delay is None else delay.light,
         "flow": Light.OK,
         "anatomy": Light.BAD if failing else _warn(recent.counts["aborted"]),
@@ -220,6 +220,10 @@ def lights(model: Model, now: float, limit: float) -> dict[str, Light]:
     if any(job.last_progress or job.failed_at for job in model.jobs):
         return lights
     return {name: light if light is Light.BAD else Light.NONE for name, light in lights.items()}
+
+
+def _unequal(model: Model) -> bool:
+    return any(found.different for found in model.verified.values())
 
 
 def _warn(condition: object) -> Light:

@@ -1,11 +1,12 @@
 """How near the server is to limits of its own: running transactions and rowsets a tablet, asked seldom.
 
 The statements need OPERATE ON SYSTEM; without it, and while the server does not answer, nothing is measured. A thread
-asks, so no micro-batch waits for it.
+asks, so no micro-batch waits for it. It also reads what `verify` has found last, which another process writes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,8 +15,9 @@ from typing import Any, Final
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
 from starrocks_txn_sink.errors import StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.protocol.verified import ReadVerified, Verified
 from starrocks_txn_sink.sql import scan_threads
-from starrocks_txn_sink.sql.connection import LeaderConnection
+from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
 from starrocks_txn_sink.telemetry import Event, Listener
 
 _INTERVAL: Final = 60.0
@@ -85,12 +87,20 @@ def measure(options: SinkOptions, clock: Clock) -> TransactionRoom | None:
     return TransactionRoom(sum(row.get("loadjobsourcetype") != _NOT_COUNTED for row in running), int(limits[0]))
 
 
+def read_verified(options: SinkOptions, clock: Clock) -> Mapping[str, Verified]:
+    """What `verify` has found last, by job. Raises StarRocksSinkError, also without a ledger."""
+    with contextlib.closing(LeaderConnection(options)) as connection:
+        ledger = SqlLedger(connection, options.database)
+        found: Mapping[str, Verified] = ledger.execute(ReadVerified(), Deadline.after(_SECONDS, clock))
+    return found
+
+
 def _no_loads() -> int:
     return 0
 
 
 class ServerLimitsWatch:
-    """Emits `server.measured`, `threads.measured` and `tablets.measured` while micro-batches begin.
+    """Emits `server.measured`, `threads.measured`, `tables.verified` and `tablets.measured` while micro-batches begin.
 
     `loads` tells how many loads the driver's jobs have open at once. An unpickled copy begins anew.
     """
@@ -130,6 +140,7 @@ class ServerLimitsWatch:
         threads = scan_threads.measure(self._options, self._clock)
         room = LoadRoom(self._loads(), threads.room) if threads.exact else None
         self._listener(Event("threads.measured", {**place, "room": room}))
+        self._listener(Event("tables.verified", {**place, "found": self._ask(read_verified) or {}}))
         if tablets:
             self._listener(Event("tablets.measured", {**place, "room": self._ask(measure_tablets)}))
 

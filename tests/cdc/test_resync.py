@@ -11,6 +11,7 @@ from starrocks_txn_ops.verify import repair
 from starrocks_txn_ops.verify.held import Held
 from starrocks_txn_ops.verify.rules import core
 from starrocks_txn_sink.protocol.dead_letters import DeadLetterRow
+from starrocks_txn_sink.protocol.verified import Verified
 from tests.cdc.postgres import Postgres
 from tests.cdc.verifying import Verify
 from tests.support.query_port import query
@@ -117,8 +118,20 @@ def test_one_run_repairs_tables_of_any_size_in_parts(
     assert tables["public.items"]["extra"] == 300
     assert max(sizes) <= 60
     assert len(sizes) >= 1002 / 60
+    kept = query(server, "SELECT token FROM shop._starrocks_txn_sink_ledger WHERE name = 'verified'")
+    assert Verified.of_token(str(kept[0][0])).equal == 3
+    query(server, "DELETE FROM shop.codes WHERE n = 7")
+    code, tables, report = verify(postgres.url, "", "--table", "codes|orders")
+    assert query(server, "SELECT token FROM shop._starrocks_txn_sink_ledger WHERE name = 'verified'") == kept
     code, tables, report = verify(postgres.url, "")
-    assert {table["status"] for table in tables.values()} == {"equal"}, json.dumps(report)
+    assert {name: table["status"] for name, table in tables.items()} == {
+        "public.codes": "different",
+        "public.items": "equal",
+        "public.orders": "equal",
+    }, json.dumps(report)
+    kept = query(server, "SELECT token FROM shop._starrocks_txn_sink_ledger WHERE name = 'verified'")
+    found = Verified.of_token(str(kept[0][0]))
+    assert (found.equal, found.different, found.rows, found.position) == (2, 1, 1, report["position"])
 
 
 @pytest.mark.usefixtures("in_parts")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from starrocks_txn_ops.verify.rules.core import DIFFERENT, EXTRA, MISSING, Key, Verdict
+from starrocks_txn_sink.protocol.verified import Verified
 
 EQUAL, UNEQUAL, UNSETTLED, NOT_COMPARED, SKIPPED = "equal", "different", "unsettled", "not compared", "skipped"
 REPAIRED: Final = "repaired"
@@ -46,6 +48,12 @@ class TableReport:
     mended: Mended | None = None
 
     @property
+    def rows_different(self) -> int:
+        """How many keys are different now: all that were found, or those that a repair has left."""
+        left = self.verdict.different if self.mended is None else sum(self.mended.left.values())
+        return left + self.verdict.uncounted
+
+    @property
     def status(self) -> str:
         """EQUAL, REPAIRED, UNEQUAL, UNSETTLED, NOT_COMPARED or SKIPPED; what is proven to differ outweighs all else."""
         if self.mended is not None and not (self.mended.left or self.lacks or self.verdict.uncounted):
@@ -77,6 +85,19 @@ class Report:
         if UNEQUAL in found:
             return 1
         return 2 if found & {UNSETTLED, NOT_COMPARED} or found == {SKIPPED} or not self.tables else 0
+
+
+def summary(report: Report, at: int) -> Verified:
+    """The result of all tables at a time (seconds since 1970), as the ledger keeps it; a repaired table is equal."""
+    tables = Counter(table.status for table in report.tables)
+    return Verified(
+        at,
+        tables[EQUAL] + tables[REPAIRED],
+        tables[UNEQUAL],
+        tables[UNSETTLED] + tables[NOT_COMPARED],
+        sum(table.rows_different for table in report.tables),
+        report.position,
+    )
 
 
 def document(report: Report) -> dict[str, Any]:

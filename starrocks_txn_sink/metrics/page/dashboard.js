@@ -51,7 +51,7 @@ const ROWS = {
     ...plots(state, sparkline("commits and failures a second", [line(series.commits), line(series.failed, "red")], (value) => number(value, 2)),
       sparkline("violations a second", [line(series.violations, "red")], (value) => number(value, 2))),
     none(`${short(outcomes.committed)} source transactions committed, ${short(outcomes.dead_lettered)} dead-lettered, ${short(outcomes.replayed)} came again and were left out, ` +
-      `${short(outcomes.abandoned)} were abandoned by the source.`)];
+      `${short(outcomes.abandoned)} were abandoned by the source.`), ...right.verified.map(none)];
   },
   fresh({ fresh, series, now }, state) {
     return [figures("fresh", ["last commit", fresh.last_commit ? time(Math.max(0, now - fresh.last_commit)) : NOTHING], ["visible in, p50", time(fresh.p50)],

@@ -75,6 +75,7 @@ FIRES = {
     "StarRocksSinkNearTimeout": ({"transaction_age_ratio": "0.7x20"}, 10),
     "StarRocksSinkBufferFull": ({"buffer_bytes": "99x30", "buffer_limit_bytes": "100x30"}, 20),
     "StarRocksSinkDeadLetters": ({'dead_letter_rows_total{table="t",reason="rejected"}': "0 0 4 4 4"}, 4),
+    "StarRocksSinkNotEqual": ({'verified_tables{sink_job="shop",state="different"}': "0 0 1 1"}, 3),
     "StarRocksSinkUnknownColumns": ({'unknown_columns_total{table="t"}': "0 0 1 1 1"}, 4),
     "StarRocksSinkTransactionsDropped": ({'source_transactions_total{outcome="dropped"}': "0 0 2 2"}, 3),
     "StarRocksSinkTransactionsTrusted": ({"trusted_transactions_total": "0 0 1 1"}, 3),

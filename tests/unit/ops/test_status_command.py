@@ -17,6 +17,7 @@ from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.errors import QueryFailed, QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE, create_table
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE
+from starrocks_txn_sink.protocol.verified import VERIFIED, Verified
 from tests.support.left_behind import PASSWORD, leave_open, write_a_position
 from tests.support.query_port import query
 
@@ -111,7 +112,20 @@ def test_a_hold_is_said(jobs: Emulator, capsys: Shown) -> None:
         f"UPDATE shop.{LEDGER_TABLE} SET epoch = 'hold', batch = 30 WHERE job = 'first' AND kind = 'driver'",
     )
     assert command(jobs, "--job", "first") == 0
-    assert "  owner: verify --repair, which holds or held the job since " in capsys.readouterr().out
+    assert "  owner: a repair (verify --repair, resync), which holds or held the job since " in capsys.readouterr().out
+
+
+def test_the_last_proof_is_said(jobs: Emulator, capsys: Shown) -> None:
+    """Another marker beside that of a move."""
+    result = Verified(1_790_000_000, 50, 0, 0, 0, "0/1D4C3A8")
+    query(
+        jobs,
+        f"INSERT INTO shop.{LEDGER_TABLE} (id, job, kind, name, token) VALUES "
+        f"('v', 'first', 'marker', '{VERIFIED}', '{result.token}')",
+    )
+    assert command(jobs, "--job", "first") == 0
+    assert f"  verify: {result.text}\n" in (output := capsys.readouterr().out)
+    assert "closed" not in output
 
 
 def test_one_job(jobs: Emulator, capsys: Shown) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ from starrocks_txn_ops.sync.settings import parse_sync
 from starrocks_txn_ops.verify.command import share_of
 from starrocks_txn_ops.verify.progress import Pace, Progress
 from starrocks_txn_ops.verify.rules.core import DIFFERENT, MISSING, Verdict
-from starrocks_txn_ops.verify.rules.report import Report, TableReport, document, lines
+from starrocks_txn_ops.verify.rules.report import Mended, Report, TableReport, document, lines, summary
 from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.protocol.verified import Verified
 from tests.support.manual_clock import ManualClock
 
 
@@ -156,3 +158,12 @@ def test_a_file_says_where_the_source_is(monkeypatch: pytest.MonkeyPatch, tmp_pa
 def test_a_place_that_cannot_work_is_an_error_with_its_line(lines_of_source: str, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         parse_sync(FILE.format(lines_of_source))
+
+
+def test_the_ledger_keeps_how_many_tables_and_rows_are_different() -> None:
+    """A repaired table is equal, and rows that a repair has left are different."""
+    repaired, left = (
+        replace(table(different=3), mended=Mended(2, 0, {"it does not fit": rows} if rows else {})) for rows in (0, 1)
+    )
+    tables = [table(), repaired, left, table(different=5), table(unsettled=1), table(reason="why")]
+    assert summary(Report("0/1", True, "", tables), 7) == Verified(7, 2, 2, 2, 6, "0/1")

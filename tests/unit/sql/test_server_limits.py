@@ -14,9 +14,13 @@ from starrocks_emulator.settings import Generation, Limits
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.metrics.model import Model
+from starrocks_txn_sink.metrics.state import dashboard_state
 from starrocks_txn_sink.metrics.verdict import Light, health_status
 from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.protocol.ledger import WriteMarker
+from starrocks_txn_sink.protocol.verified import VERIFIED, Verified
 from starrocks_txn_sink.protocol.wire import Operation, Request
+from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
 from starrocks_txn_sink.sql.server_limits import (
     ServerLimitsWatch,
     TabletRoom,
@@ -55,11 +59,13 @@ def test_without_the_privilege_nothing_is_known(server: Emulator) -> None:
     watch.touch()
     assert watch._thread is not None
     watch._thread.join()
-    assert [(event.name, event.fields["room"]) for event in events] == [
+    assert [(event.name, event.fields.get("room")) for event in events] == [
         ("server.measured", None),
         ("threads.measured", None),
+        ("tables.verified", None),
         ("tablets.measured", None),
     ]
+    assert events[2].fields["found"] == {}
 
 
 def test_the_rowsets_of_the_tablets_are_read(server: Emulator) -> None:
@@ -78,7 +84,7 @@ def test_a_server_is_asked_once_a_minute_and_for_tablets_every_five() -> None:
     clock, events = ManualClock(), list[Event]()
     unreachable = SinkOptions(load_url="http://127.0.0.1:1", query_url="mysql://127.0.0.1:2", database="shop")
     watch = ServerLimitsWatch(unreachable, events.append, clock)
-    for seconds, count in ((0, 3), (1, 3), (58, 3), (2, 5), (60, 7), (178, 9), (60, 12)):
+    for seconds, count in ((0, 4), (1, 4), (58, 4), (2, 7), (60, 10), (178, 13), (60, 17)):
         clock.advance(seconds)
         watch.touch()
         for thread in threading.enumerate():
@@ -116,6 +122,34 @@ def test_the_metrics_of_open_loads(server: Emulator) -> None:
     assert model.metrics.value("open_load_limit", "shop") == 14
     model.record(Event("threads.measured", {"database": "shop", "room": None}))
     assert model.metrics.total("open_load_limit") == 0
+
+
+def test_the_last_proof_is_read_from_the_ledger(server: Emulator) -> None:
+    own, events, model = options(server), list[Event](), Model(ManualClock())
+    results = {"j": Verified(1_790_000_000, 48, 1, 1, 7, "0/1D4C3A8"), "other": Verified(1, 1, 0, 0, 0, "g")}
+    with closing(LeaderConnection(own)) as connection:
+        ledger, deadline = SqlLedger(connection, "shop"), Deadline.after(10, SystemClock())
+        ledger.create(None, deadline)
+        for job, result in results.items():
+            ledger.execute(WriteMarker(job, VERIFIED, result.token), deadline)
+    model.record(Event("session.opened", {"job": "j", "exactly_once": True}))
+    watch = ServerLimitsWatch(own, events.append)
+    watch.touch()
+    assert watch._thread is not None
+    watch._thread.join()
+    for event in events:
+        model.record(event)
+    for state, count in (("equal", 48), ("different", 1), ("unproven", 1)):
+        assert model.metrics.value("verified_tables", "j", state) == count
+    assert model.metrics.value("verified_timestamp_seconds", "j") == 1_790_000_000
+    assert model.metrics.value("verified_different_rows", "j") == 7
+    said = dashboard_state(model, 0.0, 60.0)["right"]["verified"]
+    assert said == [
+        "j: not equal to the source at 2026-09-21 14:13 UTC, position 0/1D4C3A8: "
+        "1 tables different (7 rows), 48 equal, 1 not proven."
+    ]
+    model.record(Event("tables.verified", {"database": "shop", "found": {"j": Verified(2, 50, 0, 0, 0, "a:7")}}))
+    assert model.metrics.value("verified_tables", "j", "different") == 0
 
 
 def test_the_metrics_of_tablets() -> None:

@@ -25,6 +25,7 @@ from starrocks_txn_sink.metrics.catalogue import METRICS
 from starrocks_txn_sink.metrics.model import Model
 from starrocks_txn_sink.metrics.source_lag import SourceLag
 from starrocks_txn_sink.metrics.spark_progress import ProgressWatch, progress_events
+from starrocks_txn_sink.protocol.verified import Verified
 from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.sink.batch_events import BatchOrigin, SinkEvents
 from starrocks_txn_sink.sink.failures import wait_out
@@ -276,6 +277,7 @@ def test_a_day_of_events_moves_every_metric(options: SinkOptions) -> None:
     record(Event("server.measured", {"database": "shop", "room": TransactionRoom(3, 1000)}))
     record(Event("threads.measured", {"database": "shop", "room": LoadRoom(9, 14)}))
     record(Event("tablets.measured", {"database": "shop", "room": TabletRoom({"items": 40}, 1000)}))
+    record(Event("tables.verified", {"database": "shop", "found": {"shop": Verified(1, 2, 1, 1, 5, "0/1")}}))
     snapshot = {"tables": 2, "over": 1, "text": "1 of 2 tables", "tables_over": ["public.items"]}
     record(Event("snapshot.progressed", {"job": "shop", **snapshot}))
     assert {metric.name for metric in METRICS} - moved_names == NOT_OF_THAT_DAY
