@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -235,16 +235,14 @@ class _Run:
         The source's rows are those of now, and no snapshot stays open: what looks different is proven as before.
         """
         verdict = table.verdict
-        low, verdict.uncounted = verdict.rest, 0
-        verdict.found.clear()
+        known, verdict.uncounted = frozenset(verdict.looked), 0
+        verdict.take()
 
         def taken() -> bool:
-            keys = [(work, key) for key in verdict.found]
-            verdict.found.clear()
-            return repair.mend(keys)
+            return repair.mend([(work, key) for key in verdict.take()])
 
         self.progress.begin(table.table)
-        self._walk(comparison, self.source.now, table.rows, verdict, low, taken)
+        self._walk(comparison, self.source.now, table.rows, verdict, verdict.rest, taken, known)
         taken()
 
     def _plan(self, table: Mapped) -> list[Comparison] | TableReport:
@@ -294,6 +292,7 @@ class _Run:
         verdict: Verdict,
         low: str | None = None,
         taken: Callable[[], bool] = lambda: False,
+        known: Collection[Key] = (),
     ) -> None:
         """Compare all keys from `low` on with what `ask` sees of the source; `sizes` are the rows of both sides."""
         source, now = Side(comparison.source, ask), Side(comparison.source, self.source.now)
@@ -313,7 +312,11 @@ class _Run:
         if comparison.walks and sizes[0] > core.RANGE_ROWS:
             ranges = core.spans(source.boundary, source.after, source.count_of, low=low)
         judge = comparison.judge
-        core.compare(source, target, ranges, look, judge, verdict, told, lambda n: self.clock.sleep(_PAUSE * n), taken)
+
+        def pause(number: int) -> None:
+            self.clock.sleep(_PAUSE * number)
+
+        core.compare(source, target, ranges, look, judge, verdict, told, pause, taken, known)
 
     def _strangers(self, table: Mapped) -> Iterator[TableReport]:
         """Rows whose _source_table is none of the source's: nobody will ever change or delete them."""

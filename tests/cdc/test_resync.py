@@ -135,6 +135,21 @@ def test_one_run_repairs_tables_of_any_size_in_parts(
 
 
 @pytest.mark.usefixtures("in_parts")
+@pytest.mark.emulator(ORDERS)
+def test_a_row_that_is_left_is_counted_once(server: Server, postgres: Postgres, verify: Verify) -> None:
+    """The repair goes on behind it, and meets it again."""
+    postgres.sql(
+        "TRUNCATE orders; INSERT INTO orders SELECT i, 'n' || i FROM generate_series(1, 200) i;"
+        "UPDATE orders SET note = repeat('x', 101) WHERE id = 3; ALTER TABLE orders DROP COLUMN IF EXISTS tax"
+    )
+    code, tables, report = verify(postgres.url, "", "orders", "--yes", command="resync")
+    assert code == 1, json.dumps(report)
+    orders = tables["public.orders"]
+    assert ([*orders["repair"]["left"].values()], orders["repair"]["written"], orders["missing"]) == ([1], 199, 200)
+    assert [str(row[0]) for row in query(server, "SELECT count(*) FROM shop.orders")] == ["199"]
+
+
+@pytest.mark.usefixtures("in_parts")
 @pytest.mark.timeout(300)
 @pytest.mark.emulator(f"{ORDERS}; {CODES}; {ITEMS}")
 def test_a_run_that_is_killed_between_its_parts_goes_on(

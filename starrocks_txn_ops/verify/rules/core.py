@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
@@ -114,6 +114,7 @@ class Verdict:
     """What a table's comparison has found; of each kind the first `shown` keys, and in `found` all that are counted.
 
     `uncounted` keys were suspect, and not looked at again; the first of them is in the range that begins at `rest`.
+    `looked` has the keys that were, and are different or unsettled.
     """
 
     shown: int
@@ -124,6 +125,14 @@ class Verdict:
     uncounted: int = 0
     rest: str | None = None
     found: list[Key] = field(default_factory=list)
+    looked: list[Key] = field(default_factory=list)
+
+    def take(self) -> list[Key]:
+        """The keys in `found`, which make room for others."""
+        found = [*self.found]
+        self.found.clear()
+        self.looked.clear()
+        return found
 
     @property
     def different(self) -> int:
@@ -139,6 +148,7 @@ class Verdict:
         """Count a difference of this kind (MISSING, EXTRA, DIFFERENT), and keep the key if there is room."""
         self.counts[kind] += 1
         self.found.append(key)
+        self.looked.append(key)
         named = self.keys.setdefault(kind, [])
         if len(named) < self.shown:
             named.append(key)
@@ -152,6 +162,7 @@ class Verdict:
     def left(self, key: Key) -> None:
         """Count a key that stays unsettled, and keep it if there is room."""
         self.unsettled += 1
+        self.looked.append(key)
         if len(self.unsettled_keys) < self.shown:
             self.unsettled_keys.append(key)
 
@@ -300,16 +311,19 @@ def compare(
     told: Callable[[KeyRange, int], None] = lambda _, __: None,
     pause: Callable[[int], None] = lambda _: None,
     taken: Callable[[], bool] = lambda: False,
+    known: Collection[Key] = (),
 ) -> None:
     """Compare a table range by range; `told` hears each range that is done, with the suspects of it.
 
     When ENOUGH keys are found, `taken` may take them out of the verdict, and says whether to go on with others; those
-    are counted alone otherwise.
+    are counted alone otherwise. `known` keys are in the verdict already.
     """
     waiting, goes_on = list[Key](), True
     for span in ranges:
         found = 0
         for key in suspects(source, target, span, judge):
+            if key in known:
+                continue
             found += 1
             if not goes_on or (verdict.full and not (goes_on := taken())):
                 verdict.passed_over(span.low)
