@@ -39,7 +39,10 @@ Partitions = Callable[[], Collection[tuple[str, int]]]
 
 # --- the first snapshot ---
 
-_REPEATED = "Rows that were deleted at the source in between stay, until `starrocks-txn-sink resync` deletes them."
+_REPEATED = (
+    "Rows that were deleted at the source in between stay, until `starrocks-txn-sink verify --repair` deletes them, or "
+    "`starrocks-txn-sink resync` for single tables."
+)
 
 
 @dataclass(slots=True)
