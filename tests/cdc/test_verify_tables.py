@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -148,6 +150,50 @@ def test_keys_of_several_kinds_in_ranges_and_without(
     assert tables["public.days"]["keys"] == {"different": [["2024-02-29 00:00:00.25", "2024-02-29"]]}
     part = verify(postgres.url, "", *words, "--sample", "20%")[1]
     assert sum(table["missing"] + table["different"] + table["extra"] for table in part.values()) < 5
+
+
+CODES = (
+    "CREATE TABLE shop.tenants (tenant INT NOT NULL, name VARCHAR(100) NOT NULL, n INT, note VARCHAR(100))"
+    " PRIMARY KEY (tenant, name) DISTRIBUTED BY HASH (tenant)"
+)
+
+
+@pytest.mark.emulator(CODES)
+@pytest.mark.parametrize("source", ["postgres", "mariadb"])
+def test_both_databases_compute_the_same_marks_of_equal_rows(
+    source: str, server: Server, request: pytest.FixtureRequest, verify: Verify, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No row of them is looked at, and in a range that differs the rows of one bucket at most."""
+    database: Postgres | MariaDB = request.getfixturevalue(source)
+    suspects, looked = core.suspects, list[core.Key]()
+
+    def heard(*args: Any) -> Iterator[core.Key]:
+        for key in suspects(*args):
+            looked.append(key)
+            yield key
+
+    monkeypatch.setattr(core, "suspects", heard)
+    monkeypatch.setattr(core, "BUCKET_ROWS", 3)
+    rows = [(number % 7, f"é{number}", "NULL" if number % 5 else number, f"'n{number}'") for number in range(200)]
+    values = ", ".join(f"({tenant}, '{name}', {n}, {note})" for tenant, name, n, note in rows)
+    table = "marks" if isinstance(database, Postgres) else "shop.marks"
+    columns = "tenant INT, name VARCHAR(100), n INT, note TEXT, PRIMARY KEY (tenant, name)"
+    more = "" if isinstance(database, Postgres) else " CHARSET utf8mb4"
+    database.sql(f"CREATE TABLE {table} ({columns}){more}")
+    request.addfinalizer(lambda: database.sql(f"DROP TABLE {table}"))
+    database.sql(f"INSERT INTO {table} VALUES {values}")
+    query(server, f"INSERT INTO shop.tenants VALUES {values}")
+    user, name = ("postgres", "postgres") if isinstance(database, Postgres) else ("root", "shop")
+    scheme = "postgresql" if isinstance(database, Postgres) else "mysql"
+    url = f"{scheme}://{user}@127.0.0.1:{database.port}/{name}"
+    route = "[[routes]]\nfrom = '.*\\.marks'\nto = \"tenants\"\n"
+    for words in ((), ("--sample", "50%")):
+        code, _, report = verify(url, route, *words)
+        assert (code, looked) == (0, []), json.dumps(report)
+    query(server, "UPDATE shop.tenants SET note = 'other' WHERE name = 'é8'")
+    code, tables, _ = verify(url, route)
+    (found,) = tables.values()
+    assert (code, found["keys"], looked) == (1, {"different": [["1", "é8"]]}, [("1", "é8")])
 
 
 @pytest.mark.emulator(KEYS[1])

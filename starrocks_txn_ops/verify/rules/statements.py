@@ -184,7 +184,8 @@ class Questions:
     def _joined(self, parts: Sequence[str]) -> str:
         if self.dialect == POSTGRESQL:
             return " || ',' || ".join(parts)
-        return f"concat({', '.join(part for text in parts for part in (text, chr(39) + ',' + chr(39)))})"
+        texts = ", ',', ".join(parts)
+        return f"concat({texts})"
 
     def _md5(self, text: str) -> str:
         return f"md5({text})"
