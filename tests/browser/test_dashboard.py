@@ -11,6 +11,7 @@ from playwright.sync_api import Page, expect
 
 from starrocks_txn_sink.coordinator.model import Receipt, RegionCount
 from starrocks_txn_sink.metrics import MetricsServer
+from starrocks_txn_sink.protocol.verified import Verified
 from starrocks_txn_sink.sink.batch_events import receipt_events
 from starrocks_txn_sink.telemetry import Event
 from tests.support.recorded import Pipeline
@@ -60,6 +61,17 @@ def test_changes_of_tables_are_listed_with_their_statements(screen: Screen, metr
     metrics(Event("schema.changed", {"job": "j", "table": "t", "statement": statement}))
     refresh(page)
     expect(listed.locator("tbody td").nth(2)).to_have_text(statement)
+
+
+def test_the_last_proof_is_a_line_of_the_first_row(screen: Screen, metrics: MetricsServer) -> None:
+    page = screen.open(metrics.url)
+    metrics(Event("session.opened", {"job": "j", "exactly_once": True}))
+    result = Verified(60, 50, 0, 0, 0, "0/1D4C3A8")
+    metrics(Event("tables.verified", {"database": "shop", "found": {"j": result, "of another driver": result}}))
+    refresh(page)
+    said = page.locator("#right .none").nth(1)
+    expect(said).to_have_text("j: equal to the source at 1970-01-01 00:01 UTC, position 0/1D4C3A8: 50 tables.")
+    expect(page.locator("#right .none")).to_have_count(2)
 
 
 def test_the_first_snapshot_is_told_table_by_table_until_it_is_over(screen: Screen, metrics: MetricsServer) -> None:
