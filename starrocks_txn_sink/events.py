@@ -48,7 +48,7 @@ _ALL: Final = (
         columns.gone columns.unfilled loops.missing deletes.unfilled rules.unmatched lanes.repeated rows.sorted
         source.slow source.uncommitted job.changed events.sorted events.malformed transaction.open query.stop_hangs
         kafka.waiting topics.unknown lineage.lost metrics.broken begins.unreached turns.unreachable turns.ended
-        commit.waited snapshot.repeated
+        commit.waited snapshot.repeated freshness.missed
         """,
     ),
     *_kinds(
@@ -56,7 +56,7 @@ _ALL: Final = (
         """
         session.opened batch.completed batch.stopped schema.changed schema.waited snapshot.progressed snapshot.ended
         outage.ended columns.waiting columns.unnamed compact.skipped round.ended assembler.planned query.restarting
-        retractions.swallowed retractions.waiting
+        retractions.swallowed retractions.waiting freshness.met
         """,
     ),
     *_kinds(
@@ -71,7 +71,7 @@ _ALL: Final = (
         """
         step.started step.completed request.started request.completed request.failed query.started query.progressed
         query.idle query.ended source.lagged source.unknown server.measured threads.measured tables.verified
-        tablets.measured
+        tablets.measured commits.paced
         """,
     ),
 )

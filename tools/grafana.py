@@ -106,6 +106,21 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
             Panel("Source to visible", _both("end_to_end_latency_seconds"), "s"),
             Panel("Rows waiting in the source", [(f"sum by (source) ({metric('source_lag_rows')})", "{{source}}")]),
             Panel("Oldest waiting row", [(f"max by (source) ({metric('source_lag_seconds')})", "{{source}}")], "s"),
+            Panel(
+                "Pace of commits",
+                [
+                    (f"max by ({JOB}) ({metric('freshness_goal_seconds')})", "{{sink_job}} freshness"),
+                    (f"max by ({JOB}) ({metric('commit_interval_seconds')})", "{{sink_job}} interval"),
+                    (f"max by ({JOB}) ({metric('commit_pause_seconds')})", "{{sink_job}} pause"),
+                ],
+                "s",
+            ),
+            Panel(
+                "Rows later than freshness",
+                [(f"max by ({JOB}) ({metric('freshness_late_ratio')})", "{{sink_job}}")],
+                "percentunit",
+                leads_to=("freshness.md", page_url("docs/guides/freshness.md")),
+            ),
             Panel("Since the last commit", [(_AGE, "{{sink_job}}")], "s"),
             Panel("Micro-batch in the sink", _both("batch_duration_seconds"), "s"),
             Panel(

@@ -102,7 +102,11 @@ RULES: Final[Mapping[str, Setting]] = {
 }
 QUERY: Final[Mapping[str, Setting]] = {
     "checkpoint": Setting(str, "folder of the checkpoint", required=True),
-    "trigger": Setting(str, "time between two micro-batches, such as `1 second`; without it as fast as it goes"),
+    "trigger": Setting(
+        str,
+        "time between two micro-batches, such as `1 second`; without it `freshness` of `[target]` sets the pace, by "
+        "default 2 s",
+    ),
     "until_end": Setting(bool, "end once all messages of the start are written (`availableNow`)", False),
 }
 SECTIONS: Final[Mapping[str, Mapping[str, Setting]]] = {

@@ -29,6 +29,8 @@ from starrocks_txn_sink.sources.kafka.options import refuse_wrong_pattern
 from starrocks_txn_sink.sources.kafka.spark_reader import kafka_options
 
 LEFT_OUT: Final = ""
+FRESHNESS: Final = 2.0
+"""Seconds: commits come more than a second apart. StarRocks' own connectors for Flink and Kafka flush no more often."""
 _TYPES: Final[Mapping[str, tuple[str, tuple[type, ...]]]] = {
     "str": ("text", (str,)),
     "str | None": ("text", (str,)),
@@ -153,6 +155,9 @@ class _File:
         if query["trigger"] is not None and parse_duration(query["trigger"]) is None:
             hint = "Write it like 500ms, 30s, 2min or 1h."
             raise self._error(("query", "trigger"), f"trigger is {query['trigger']!r}, which is no duration", hint)
+        if query["trigger"] and "freshness" in self._table("target"):
+            message = "trigger and freshness both say how often to commit"
+            raise self._error(("query", "trigger"), message, "Leave one of them out.")
         if query["trigger"] and query["until_end"]:
             message = "trigger and until_end exclude each other"
             raise self._error(("query", "until_end"), message, "Leave one of them out.")
@@ -199,7 +204,8 @@ class _File:
         if not isinstance(tables_given, dict):
             raise self._error(("target", "tables"), "tables is no table", "Write [target.tables.NAME].")
         tables = {name: self._table_options(name, value) for name, value in tables_given.items()}
-        return SinkOptions(**{"schema_changes": "apply", **values, "tables": tables})
+        own_pace = {} if "trigger" in self._table("query") else {"freshness": FRESHNESS}
+        return SinkOptions(**{"schema_changes": "apply", **own_pace, **values, "tables": tables})
 
     def _table_options(self, name: str, values: Any) -> TableOptions:
         place = ("target", "tables", name)

@@ -37,6 +37,8 @@ class Told:
     behind: int | None = None
     snapshot: str = ""
     waiting: str = ""
+    pace: str = ""
+    late: str = ""
     recent: list[tuple[float, int]] = field(default_factory=list)
     """Times and rows of the newest commits."""
 
@@ -53,6 +55,11 @@ class Told:
             self.behind = sum(lags.values()) if lags else None
         elif event.name in ("snapshot.progressed", "snapshot.ended"):
             self.snapshot = str(fields["text"]) if event.name == "snapshot.progressed" else ""
+        elif event.name == "commits.paced":
+            self.pace = f"a commit each {fields['interval']:.2g} s ({fields['reason']})"
+        elif event.name in ("freshness.missed", "freshness.met"):
+            missed = event.name == "freshness.missed"
+            self.late = f"{fields['late']:.0%} of rows later than {fields['freshness']:g} s" if missed else ""
         elif event.name in ("outage.waiting", "outage.ended"):
             self.waiting = str(fields.get("code", "")) if event.name == "outage.waiting" else ""
 
@@ -65,6 +72,7 @@ class Told:
             parts.append(f"{count_of(self.behind, 'message')} behind")
         parts.append("no commit yet" if self.committed is None else f"last commit {_ago(now - self.committed)}")
         parts.append(f"{count_of(self.rows, 'row')} in {count_of(self.commits, 'commit')}")
+        parts += [part for part in (self.pace, self.late) if part]
         if self.dead_lettered:
             parts.append(f"{self.dead_lettered:,} rows are dead letters")
         if self.snapshot:

@@ -152,6 +152,19 @@ METRICS = (
         "0 if none waits.",
         ("source",),
     ),
+    _gauge("freshness_goal_seconds", "The option freshness; no series without it.", (JOB,)),
+    _gauge(
+        "freshness_late_ratio",
+        "Share of the newest rows that were visible later than freshness says, if they came evenly; above 0.01 it is "
+        "missed.",
+        (JOB,),
+    ),
+    _gauge("commit_pause_seconds", "Seconds for which the sink pauses behind the newest commit, by freshness.", (JOB,)),
+    _gauge(
+        "commit_interval_seconds",
+        "Seconds from the newest micro-batch's start to the next one's, as freshness paces them.",
+        (JOB,),
+    ),
     _gauge(
         "database_running_transactions",
         "Running transactions of the database, of all loads but routine loads, asked about once a minute while "
@@ -177,7 +190,8 @@ METRICS = (
     ),
     _gauge(
         "tablet_rowsets",
-        "The most rowsets that a tablet of the table has, asked every five minutes. No series as above.",
+        "The most rowsets that a tablet of the table has, asked every five minutes, with freshness each minute. No "
+        "series as above.",
         ("table",),
     ),
     _gauge(

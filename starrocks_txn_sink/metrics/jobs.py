@@ -135,6 +135,17 @@ class AlterWait:
 
 
 @dataclass(frozen=True, slots=True)
+class CommitPace:
+    """How `freshness` paces a job: seconds of the goal and between two commits, the share of late rows, what decides
+    (`coordinator.pace.Reason`)."""
+
+    freshness: float
+    interval: float
+    late: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class DriverStep:
     """The step of a micro-batch that the driver is in: a name of STEPS."""
 
@@ -183,6 +194,9 @@ class JobState:
     outage_code: str = ""
     alters: dict[str, AlterWait] = field(default_factory=dict)  # by table
     step: DriverStep | None = None
+    pace: CommitPace | None = None
+    paused_until: float = 0.0
+    late_because: str = ""
     ended_at: float = 0.0
     ended_code: str = ""
     batch_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=_USUAL_BATCHES))
@@ -216,8 +230,9 @@ class JobState:
         return bool(self.running_since) and now - self.running_since > limit
 
     def stale(self, now: float, limit: float) -> bool:
-        """Whether an expected job has made no progress for more than `limit` seconds."""
-        return self.should_progress and not self.ended_at and now - (self.last_progress or self.first_seen) > limit
+        """Whether an expected job has made no progress for more than `limit` seconds; a pause of its own is none."""
+        since = max(self.last_progress or self.first_seen, self.paused_until)
+        return self.should_progress and not self.ended_at and now - since > limit
 
 
 class JobStatuses:

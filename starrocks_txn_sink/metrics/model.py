@@ -16,6 +16,7 @@ Events of the sink on the driver, and their fields:
     query.started, query.progressed, query.idle, query.ended, assembler.counted: see `metrics.spark_progress`
     source.lagged       query, lags (by topic), partitions (rows)    source.unknown  query; see `metrics.source_lag`
     server.measured     database, room (TransactionRoom or None)
+    commits.paced       job, freshness, pause, interval, late, reason; the pause begins
     threads.measured    database, room (LoadRoom or None)
     tablets.measured    database, room (TabletRoom or None)
     tables.verified     database, found (Verified by job)
@@ -39,6 +40,7 @@ from starrocks_txn_sink.metrics.jobs import (
     REMEMBERED,
     AlterWait,
     AssemblerLevels,
+    CommitPace,
     DriverStep,
     JobState,
     JobStatuses,
@@ -141,6 +143,21 @@ class Model:
     def _on_batch_stopped(self, fields: Mapping[str, Any], now: float) -> None:
         job = self.jobs.touch(fields["job"], now)
         job.end_batch()
+
+    def _on_commits_paced(self, fields: Mapping[str, Any], now: float) -> None:
+        job = self.jobs.touch(fields["job"], now)
+        job.pace = CommitPace(**{name: fields[name] for name in ("freshness", "interval", "late", "reason")})
+        job.paused_until = now + fields["pause"]
+        self.metrics.set("freshness_goal_seconds", fields["freshness"], job.name)
+        self.metrics.set("freshness_late_ratio", fields["late"], job.name)
+        self.metrics.set("commit_pause_seconds", fields["pause"], job.name)
+        self.metrics.set("commit_interval_seconds", fields["interval"], job.name)
+
+    def _on_freshness_missed(self, fields: Mapping[str, Any], now: float) -> None:
+        self.jobs.touch(fields["job"], now).late_because = fields["advice"]
+
+    def _on_freshness_met(self, fields: Mapping[str, Any], now: float) -> None:
+        self.jobs.touch(fields["job"], now).late_because = ""
 
     def _on_outage_met(self, fields: Mapping[str, Any], now: float) -> None:
         job = self.jobs.touch(fields["job"], now)

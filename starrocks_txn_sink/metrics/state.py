@@ -103,7 +103,16 @@ def _fresh(model: Model, recent: HistorySlot, now: float) -> dict[str, Any]:
         "batch_id": max((job.last_batch_id for job in model.jobs), default=-1),
         **_percentiles(recent.latency, "p50", "p99"),
         **_lag(model, now),
+        **_pace(model),
     }
+
+
+def _pace(model: Model) -> dict[str, Any]:
+    """The pace of the newest job with `freshness`: its goal, seconds between two commits, what decides about them."""
+    pace = next((job.pace for job in reversed(list(model.jobs)) if job.pace is not None), None)
+    if pace is None:
+        return {"goal": None, "interval": None, "paced_by": None}
+    return {"goal": pace.freshness, "interval": pace.interval, "paced_by": pace.reason}
 
 
 def _lag(model: Model, now: float) -> dict[str, float | None]:

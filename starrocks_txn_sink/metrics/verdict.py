@@ -52,8 +52,18 @@ def _delay_status(model: Model, now: float, limit: float) -> HealthStatus | None
         or _slow_status(model, now)
         or _silence_status(model, now)
         or _lag_status(model, now)
+        or _pace_status(model)
         or _room_status(model, now)
     )
+
+
+def _pace_status(model: Model) -> HealthStatus | None:
+    """A job whose rows are visible later than its freshness says."""
+    for job in model.jobs:
+        if job.pace is not None and job.late_because and not job.ended_at:
+            text = f"{job.pace.late:.0%} of the newest rows were visible later than {job.pace.freshness:g} s."
+            return _of_job(model, job, Light.WARN, f"{text} {job.late_because}")
+    return None
 
 
 def _room_status(model: Model, now: float) -> HealthStatus | None:

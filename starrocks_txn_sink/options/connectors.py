@@ -135,7 +135,9 @@ _ROWS = WithoutEffect("the buffer is bounded by bytes (buffer_bytes), not by row
 _SEPARATORS = WithoutEffect("the sink writes JSON")
 _ALWAYS = Refused("every load is part of a transaction", ("true",))
 _NO_END = "0 and less mean no timeout there, the default here"
-_INTERVAL_NOTE = "of a long micro-batch; a short one is committed at its end, as often as the query's trigger says"
+_INTERVAL_NOTE = (
+    "of a long micro-batch; a short one is committed at its end, as often as `freshness` or the query's trigger says"
+)
 
 Rule = MapsTo | Refused | WithoutEffect
 

@@ -132,6 +132,13 @@ def _check_seconds(option: str, value: Any) -> float:
 
 
 SECONDS = OptionKind("number", _check_seconds, _seconds, "seconds")
+DURATION = OptionKind(
+    "number",
+    lambda option, value: _check_seconds(option, _seconds(value) if isinstance(value, str) else value),
+    _seconds,
+    "seconds",
+)
+"""SECONDS that Python may give as a text, too, as in `500 ms`."""
 
 
 def _check_switch(option: str, value: Any) -> bool:

@@ -108,6 +108,12 @@ class SinkOptions:
         default=None,
         default_text="80 % of `timeout`, so that a micro-batch mostly is one StarRocks transaction",
     )
+    freshness: float | str | None = kind.DURATION(
+        "Time within which 99 % of a stream's rows are to be visible, from their arrival at the source. The sink "
+        "pauses behind commits for as long as this allows, so it makes the fewest (docs/guides/freshness.md).",
+        default=None,
+        default_text="none: the query's trigger alone sets the pace",
+    )
     # Spark's first task alone may take some seconds, and a label that is too old then never takes a row.
     timeout: int = kind.whole_seconds(10, 259_200)(
         "Lifetime of a StarRocks transaction, sent at begin; the server rolls older ones back.", default=600

@@ -81,6 +81,7 @@ _OPTIONS: Final[Mapping[tuple[Circumstance, ...], Mapping[str, str]]] = {
         "shuffle": "the lane takes messages in any order",
     },
     (Circumstance.DATA_SOURCE,): {
+        "freshness": "none of its processes outlives a write, so the query's trigger sets the pace",
         "lanes": "the tasks of the frame are the lanes",
         "metrics_port": "none of its processes outlives a write",
         "shuffle": "the frame is written in any order",

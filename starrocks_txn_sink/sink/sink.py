@@ -30,6 +30,7 @@ from starrocks_txn_sink.sink.checkpoint import ProofLog, query_directory
 from starrocks_txn_sink.sink.events_writer import EventsWriter
 from starrocks_txn_sink.sink.failures import has_begun, wait_out
 from starrocks_txn_sink.sink.open_loads import needed_loads
+from starrocks_txn_sink.sink.pacing import Pacing
 from starrocks_txn_sink.sink.projection import UNFILLED_DELETES, has_unfilled_deletes, is_marked
 from starrocks_txn_sink.sink.rows_writer import RowsWriter
 from starrocks_txn_sink.sink.schema.new_tables import LayoutOf, plain_layout
@@ -167,10 +168,17 @@ class StarRocksSink:
         self._listener = self._events.emit
         self._runs: dict[str, JobRun] = {}  # by job: one sink may serve several queries
         self._jobs = SparkJobs()
-        measures = options.query_url is not None and self._events.endpoint is not None
-        loads = partial(needed_loads, options)
-        self._limits = ServerLimitsWatch(options, self._listener, loads=loads) if measures else None
+        self._pacing = Pacing(float(options.freshness), self._listener) if options.freshness is not None else None
+        self._limits = self._watch_limits()
         self.auditing = AuditWatch(audit, options, self._listener) if audit is not None else None
+
+    def _watch_limits(self) -> ServerLimitsWatch | None:
+        """A watch of the server's limits for those who want to know them: the endpoint and the pace."""
+        if self.options.query_url is None or (self._events.endpoint is None and self._pacing is None):
+            return None
+        listener = self._listener if self._pacing is None else self._pacing.take
+        loads = partial(needed_loads, self.options)
+        return ServerLimitsWatch(self.options, listener, loads=loads, often=self._pacing is not None)
 
     def __getstate__(self) -> dict[str, Any]:
         """Spark Connect pickles the sink into a process of the server's, which takes the job over for itself."""
@@ -180,7 +188,9 @@ class StarRocksSink:
         return f"StarRocksSink({self.options!r})"
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """Write one micro-batch, and return when all of it is visible; `foreachBatch` calls this.
+        """Write one micro-batch, and return when all of it is visible, after a pause if `freshness` allows one.
+
+        `foreachBatch` calls this.
 
         Spark's own errors pass unchanged, above all the stop of a query: if the sink swallowed it, Spark would take the
         micro-batch for written.
@@ -196,8 +206,11 @@ class StarRocksSink:
         query, run = _local_property(batch, _QUERY), _local_property(batch, _RUN)
         if query is None:
             self._refuse_hidden_query()
-        job = self.options.job or f"query-{query}"
-        self._write(batch, BatchOrigin(batch_id, job, query or job, run or query or job, streaming=True))
+        job, begun = self.options.job or f"query-{query}", time.monotonic()
+        origin = BatchOrigin(batch_id, job, query or job, run or query or job, streaming=True)
+        receipts = self._write(batch, origin)
+        if self._pacing is not None:
+            self._pacing.rest(batch, origin, receipts, begun, self._ask_limits)
 
     def _refuse_hidden_query(self) -> None:
         """Raise OptionError unless the options say what Spark Connect hides: the query's id and its checkpoint."""
@@ -269,8 +282,8 @@ class StarRocksSink:
 
     def _write(self, frame: DataFrame, origin: BatchOrigin) -> list[Receipt]:
         termination.roll_back_at_exit(self)
-        if self._limits is not None:
-            self._limits.touch()
+        if self._pacing is None or not origin.streaming:  # else in the pause, when no load holds a thread of the server
+            self._ask_limits()
         with (
             self._events.follow_batch(frame, origin) as tries,
             self._events.follow_steps(origin.job),
@@ -278,6 +291,10 @@ class StarRocksSink:
         ):
             self._commit_or_wait(frame, origin, tries)
         return tries.receipts
+
+    def _ask_limits(self) -> None:
+        if self._limits is not None:
+            self._limits.touch()
 
     def _run(self, job: str) -> JobRun:
         return self._runs.setdefault(job, JobRun(job))

@@ -56,7 +56,8 @@ const ROWS = {
   fresh({ fresh, series, now }, state) {
     return [figures("fresh", ["last commit", fresh.last_commit ? time(Math.max(0, now - fresh.last_commit)) : NOTHING], ["visible in, p50", time(fresh.p50)],
       ["visible in, p99", time(fresh.p99)], ["behind", fresh.lag === null ? NOTHING : short(fresh.lag)],
-      ["waiting", fresh.lag_seconds === null ? NOTHING : time(fresh.lag_seconds)], ["micro-batch", fresh.batch_id < 0 ? NOTHING : `#${fresh.batch_id}`]),
+      ["waiting", fresh.lag_seconds === null ? NOTHING : time(fresh.lag_seconds)], ["micro-batch", fresh.batch_id < 0 ? NOTHING : `#${fresh.batch_id}`],
+      ...(fresh.goal === null ? [] : [["goal", time(fresh.goal)], ["a commit each", time(fresh.interval)], ["paced by", fresh.paced_by]])),
     ...plots(state, sparkline("source → visible, p50 and p99", [level(series.latency_p99, "second"), level(series.latency_p50)], time),
       sparkline("micro-batch in the sink", [level(series.batch_seconds)], time)),
     ...plots(state, sparkline("rows waiting in the source", [level(series.lag_rows)], short),

@@ -15,6 +15,9 @@ export const FIGURES = {
     behind: ["offsets", "Offsets of the source that no ended micro-batch has read."],
     waiting: ["", "Time for which the oldest unread row of the source has waited."],
     "micro-batch": ["", "Number of the last micro-batch that committed."],
+    goal: ["", "The option freshness: 99 % of the rows are to be visible within this time."],
+    "a commit each": ["", "Time from one micro-batch's start to the next one's, as the sink paces them."],
+    "paced by": ["", "What decides about it: freshness, a backlog or slow micro-batches (no pause), or what StarRocks shows of its own trouble."],
   },
   flow: {
     transactions: ["/s", "Source transactions that became visible, a second, over the last minute."],

@@ -43,7 +43,7 @@ def test_the_smallest_file_is_a_whole_pipeline() -> None:
         "b:9092", subscribePattern=r"shop\..*", startingOffsets="earliest", maxOffsetsPerTrigger=500_000
     )
     assert sync.options == SinkOptions(
-        load_url="http://fe:8030", query_url="mysql://fe:9030", database="shop", schema_changes="apply"
+        load_url="http://fe:8030", query_url="mysql://fe:9030", database="shop", schema_changes="apply", freshness=2.0
     )
     assert sync.assembly == DebeziumAssembly(tables=((r"(?:.+\.)?([^.]+)", "{1}"),))
     assert (sync.create, sync.checkpoint, sync.trigger, sync.until_end) == (True, "/data/checkpoint", None, False)
@@ -136,6 +136,19 @@ def test_every_setting_reaches_its_object() -> None:
     assert sync.layout_of("public.orders") == TableLayout()
 
 
+@pytest.mark.parametrize(
+    ("target", "query_lines", "freshness"),
+    [
+        ("", "", 2.0),
+        ('freshness = "500 ms"\n', "", 0.5),
+        ("freshness = 30\n", "until_end = true\n", 30.0),
+        ("", 'trigger = "1 s"\n', None),
+    ],
+)
+def test_the_pace_is_that_of_freshness_or_of_a_trigger(target: str, query_lines: str, freshness: float | None) -> None:
+    assert parse_sync(SOURCE + TARGET + target + QUERY + query_lines).options.freshness == freshness
+
+
 def test_each_change_by_itself() -> None:
     text = SOURCE + 'transactions = "none"\n' + TARGET + QUERY
     assert debezium(parse_sync(text)).transactions == "none"
@@ -180,6 +193,11 @@ NAMES = ("public.big_one", "public.orders", "public.secret", "audit.log", "audit
         (SMALLEST + "[tables]\nexclude = ['(']\n", r"line 11: \( is no regular expression"),
         (SMALLEST + "[tables]\ninclude = [1]\n", "line 11: include is .* list of texts"),
         (SMALLEST + 'trigger = "1 s"\nuntil_end = true\n', "line 11: trigger and until_end exclude"),
+        (
+            SOURCE + TARGET + 'freshness = "1 s"\n' + QUERY + 'trigger = "1 s"\n',
+            "line 11: trigger and freshness both say how often to commit",
+        ),
+        (SOURCE + TARGET + 'freshness = "soon"\n' + QUERY, "line 8: freshness is"),
         (SMALLEST + "[assembly]\nstate_dir = 3\n", "line 11: state_dir is no text"),
         (SMALLEST + "[assembly]\nunavailable_value = true\n", "line 11: unavailable_value is no text"),
         (SMALLEST + "[assembly.registry]\nurl = 'http://r'\nwait = '3 s'\n", "line 12: wait is no number"),
@@ -271,6 +289,7 @@ def test_a_dry_run_prints_what_would_happen(
         "-- left out: public.secret",
         '-- target: database = "shop"',
         f'-- target: load_url = "{server.load_url}"',
+        "-- target: freshness = 2.0",
         '-- target: schema_changes = "apply"',
     } <= set(lines)
     assert query(server, "SHOW TABLES FROM shop") == []

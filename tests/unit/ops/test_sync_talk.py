@@ -67,6 +67,24 @@ def test_a_log_gets_whole_lines_with_rate_lag_and_last_commit() -> None:
     ]
 
 
+def test_the_line_says_how_commits_are_paced_and_when_rows_are_late() -> None:
+    told = Told(io.StringIO())
+    paced = {"job": "shop", "freshness": 1.0, "interval": 0.752, "late": 0.034, "reason": "freshness"}
+    with told.talk.running("running"):
+        told.tell("commits.paced", **paced)
+        told.talk.renew()
+        told.tell("freshness.missed", **paced)
+        told.tell("commits.paced", **{**paced, "interval": 6.02, "reason": "rowsets"})
+        told.talk.renew()
+        told.tell("freshness.met", **paced)
+        told.talk.renew()
+    assert [line.partition("commits, ")[2] for line in told.text.splitlines()[1:4]] == [
+        "a commit each 0.75 s (freshness)",
+        "a commit each 6 s (rowsets), 3% of rows later than 1 s",
+        "a commit each 6 s (rowsets)",
+    ]
+
+
 def test_a_terminal_has_one_line_that_others_do_not_break(monkeypatch: pytest.MonkeyPatch) -> None:
     told = Told(Terminal())
     monkeypatch.setattr(sys, "stderr", told.out)

@@ -17,6 +17,7 @@ ROWS = circumstances_of_rows(routed=False, positioned=True)
 CHANGED: dict[str, Any] = {
     "check_values": False,
     "lanes": 3,
+    "freshness": 5.0,
     "commit_interval": 5.0,
     "max_attempts": 9,
     "ledger_create": False,

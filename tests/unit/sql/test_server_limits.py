@@ -93,6 +93,18 @@ def test_a_server_is_asked_once_a_minute_and_for_tablets_every_five() -> None:
         assert len(events) == count
 
 
+def test_one_that_paces_commits_looks_at_the_tablets_each_minute() -> None:
+    clock, events = ManualClock(), list[Event]()
+    unreachable = SinkOptions(load_url="http://127.0.0.1:1", query_url="mysql://127.0.0.1:2", database="shop")
+    watch = ServerLimitsWatch(unreachable, events.append, clock, often=True)
+    for count in (3, 6):
+        watch.touch()
+        assert watch._thread is not None
+        watch._thread.join()
+        assert len(events) == count
+        clock.advance(60)
+
+
 def test_what_the_page_and_the_metrics_say() -> None:
     clock = ManualClock()
     model = Model(clock)
