@@ -136,8 +136,8 @@ METRICS = (
     _gauge("last_committed_batch_id", "Micro-batch of the last StarRocks transaction; -1 before the first.", (JOB,)),
     _gauge(
         "last_progress_timestamp_seconds",
-        "Time of the last micro-batch that succeeded, or of the query's last report that it is idle. 0 before the "
-        "first, and if the job is not expected to continue.",
+        "Time of the last micro-batch that succeeded, of the end of its pause by freshness, or of the query's last "
+        "report that it is idle. 0 before the first, and if the job is not expected to continue.",
         (JOB,),
     ),
     _gauge(

@@ -22,13 +22,14 @@ _CLIENT: Final = ("bootstrap.servers", "security.", "sasl.", "ssl.", "client.")
 _KAFKA, _BALANCED, _PREFIX = "kafka", "balanced_kafka", "kafka."
 
 
-def read_offsets(session: Any, execution: Any) -> dict[int, Offsets]:
+def read_offsets(session: Any, execution: Any, *, visible: bool = False) -> dict[int, Offsets]:
     """The offsets up to which ended micro-batches have read, by the source's place among the query's sources.
 
+    `visible`: the running one has ended but for the sink's pause, so it counts, too.
     Until the first micro-batch has ended they are the source's initial offsets, which `kafka` writes into the
     checkpoint. `balanced_kafka` gives its initial offsets to the query's thread only, and has no metrics until then.
     """
-    committed = execution.committedOffsets()
+    committed = execution.availableOffsets() if visible else execution.committedOffsets()
     positions: dict[int, Offsets] = {}
     for place, source in enumerate(elements(execution.sources().iterator())):
         offset = committed.get(source)

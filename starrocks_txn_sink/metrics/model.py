@@ -98,6 +98,12 @@ class Model:
         with self.lock:
             return self.jobs.for_query(query) is not None
 
+    def is_paused(self, query: str) -> bool:
+        """Whether the sink pauses behind a commit of a streaming query."""
+        with self.lock:
+            job = self.jobs.for_query(query)
+            return job is not None and self.clock.wall() < job.paused_until
+
     # --- the sink ---
 
     def _on_sink_made(self, fields: Mapping[str, Any], _: float) -> None:
@@ -475,7 +481,8 @@ class Model:
             set_value("outage_start_timestamp_seconds", job.outage_since, job.name)
             set_value("last_commit_timestamp_seconds", job.last_commit, job.name)
             set_value("last_committed_batch_id", job.last_batch_id, job.name)
-            set_value("last_progress_timestamp_seconds", job.last_progress if job.should_progress else 0.0, job.name)
+            progress = max(job.last_progress, job.paused_until) if job.should_progress else 0.0
+            set_value("last_progress_timestamp_seconds", progress, job.name)
             set_value("failed_batches_total", job.failed_batches, job.name)
             set_value("query_restarts_total", job.restarts, job.name)
             set_value("query_start_timestamp_seconds", job.started_at, job.name)

@@ -143,7 +143,8 @@ class MetricsServer:
                 return
             self._watched, self._watches = session, [ProgressWatch(session, self.model.record)]
             if hasattr(session, "_jsparkSession"):  # Spark Connect hides the query
-                self._watches.append(LagWatch(session, self.model.record, self._clock, self.model.has_query))
+                of_queries = self.model.has_query, self.model.is_paused
+                self._watches.append(LagWatch(session, self.model.record, self._clock, *of_queries))
 
     def close(self) -> None:
         """Stop serving and listening to Spark. Counts stay, and `start` works again."""

@@ -87,12 +87,20 @@ class QueryLag:
 class LagWatch:
     """A daemon thread that emits `source.lagged` for the `wanted` queries of a session, until `close`.
 
-    If a query's brokers do not answer, it emits `source.unknown`, and asks again: at the next interval after the first
-    failure, then every half minute.
+    Where a query `is_paused`, all that it has planned is visible. If a query's brokers do not answer, it emits
+    `source.unknown`, and asks again: at the next interval after the first failure, then every half minute.
     """
 
-    def __init__(self, session: Any, emit: Listener, clock: Clock, is_wanted: Callable[[str], bool]) -> None:
-        self._session, self._emit, self._clock, self._wanted = session, emit, clock, is_wanted
+    def __init__(
+        self,
+        session: Any,
+        emit: Listener,
+        clock: Clock,
+        is_wanted: Callable[[str], bool],
+        is_paused: Callable[[str], bool] = lambda _: False,
+    ) -> None:
+        self._session, self._emit, self._clock = session, emit, clock
+        self._wanted, self._paused = is_wanted, is_paused
         self._queries: dict[str, tuple[str, QueryLag]] = {}  # by id: the run's id, and its lag
         self._not_before: dict[str, float] = {}
         self._over = threading.Event()
@@ -127,7 +135,9 @@ class LagWatch:
                 if name in self._queries:
                     self._forget(name)
                 self._queries[name] = str(query.runId), QueryLag(dict(end_offsets(self._session, execution)))
-            event = self._queries[name][1].measure(now, read_offsets(self._session, execution))
+            event = self._queries[name][1].measure(
+                now, read_offsets(self._session, execution, visible=self._paused(name))
+            )
         except Exception:  # Kafka, py4j or a missing class raises it: the metrics are unknown
             again = name in self._not_before  # a query that has just begun may not have its plan yet
             self._not_before[name] = now + (_PAUSE_AFTER_FAILURE if again else 0.0)

@@ -13,6 +13,7 @@ from starrocks_txn_sink import SinkOptions, StarRocksSink
 from starrocks_txn_sink.coordinator.model import Receipt, RegionCount
 from starrocks_txn_sink.coordinator.pace import Reason
 from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.metrics.kafka_offsets import read_offsets
 from starrocks_txn_sink.metrics.model import Model
 from starrocks_txn_sink.metrics.state import dashboard_state
 from starrocks_txn_sink.metrics.verdict import Light, health_status, readiness
@@ -26,6 +27,14 @@ from starrocks_txn_sink.telemetry import Event, ignore_event
 from tests.support.manual_clock import ManualClock
 
 FRAME: Any = object()
+
+
+def iter_of(values: list[str]) -> Any:
+    """A Scala iterator of these."""
+    left = list(values)
+    return SimpleNamespace(hasNext=lambda: bool(left), next=lambda: left.pop(0))
+
+
 UNPACED = SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-least-once")
 OPTIONS = replace(UNPACED, freshness="2 s")
 
@@ -193,6 +202,29 @@ def test_a_pause_is_progress_and_stands_in_metrics_and_page() -> None:
     assert (fresh["goal"], fresh["interval"], fresh["paced_by"]) == (600.0, 599.0, "freshness")
     values = {"freshness_goal_seconds": 600.0, "commit_pause_seconds": 590.0, "commit_interval_seconds": 599.0}
     assert {name: model.metrics.value(name, "shop") for name in values} == values
+
+
+def test_in_a_pause_all_that_is_planned_is_visible() -> None:
+    """So the lag and the alert of no progress do not count the pause."""
+    clock = ManualClock()
+    model = Model(clock)
+    model.record(Event("batch.started", {"job": "shop", "batch_id": 1, "query": "query", "database": "shop"}))
+    model.record(Event("batch.completed", {"job": "shop", "batch_id": 1, "seconds": 0.2, "receipts": 1}))
+    assert not model.is_paused("query")
+    paced = {"job": "shop", "freshness": 600.0, "late": 0.0, "reason": "freshness"}
+    model.record(Event("commits.paced", {**paced, "pause": 590.0, "interval": 599.0}))
+    assert model.is_paused("query")
+    assert not model.is_paused("another")
+    assert model.metrics.value("last_progress_timestamp_seconds", "shop") == clock.wall() + 590
+    planned, ended = SimpleNamespace(), SimpleNamespace()
+    execution: Any = SimpleNamespace(availableOffsets=lambda: planned, committedOffsets=lambda: ended)
+    execution.sources = lambda: SimpleNamespace(iterator=lambda: iter_of(["orders"]))
+    for offsets, number in ((planned, 9), (ended, 5)):
+        offset = SimpleNamespace(json=lambda number=number: f'{{"orders": {{"0": {number}}}}}')
+        offsets.get = lambda _, offset=offset: SimpleNamespace(isDefined=lambda: True, get=lambda: offset)
+    assert read_offsets(None, execution, visible=model.is_paused("query")) == {0: {("orders", 0): 9}}
+    clock.advance(591)
+    assert read_offsets(None, execution, visible=model.is_paused("query")) == {0: {("orders", 0): 5}}
 
 
 def test_it_travels_without_what_it_has_learnt() -> None:
