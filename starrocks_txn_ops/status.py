@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from starrocks_txn_ops import command_line
@@ -26,13 +26,13 @@ from starrocks_txn_sink.protocol.gate import GATE, Gate
 from starrocks_txn_sink.protocol.label import LabelPrefix
 from starrocks_txn_sink.protocol.ledger import DRIVER, HOLD, LEDGER_TABLE, MARKER, POSITION, ListUnfinished
 from starrocks_txn_sink.protocol.snapshots import SNAPSHOT, Progress
-from starrocks_txn_sink.protocol.verified import VERIFIED, Verified
+from starrocks_txn_sink.protocol.verified import ReadVerified
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
 
 _DATABASE: Final = "SELECT SCHEMA_NAME FROM information_schema.schemata WHERE SCHEMA_NAME = %s"
 _ROWS: Final = (
     "SELECT job, kind, name, position, batch, label, epoch, updated_at, token FROM {} "
-    "WHERE kind IN (%s, %s, %s) OR (kind = %s AND name IN (%s, %s))"
+    "WHERE kind IN (%s, %s, %s) OR (kind = %s AND name = %s)"
 )
 _DEAD: Final = "SELECT job, count(*) FROM {} GROUP BY job"
 _NAMED: Final = 3
@@ -148,17 +148,20 @@ def job_statuses(
             hint="Check --database, and the user's privileges.",
             option="database",
         )
-    rows = reader.rows(_ROWS, DRIVER, POSITION, SNAPSHOT, MARKER, GATE, VERIFIED) if LEDGER_TABLE in tables else []
+    ledger = SqlLedger(connection, options.database)
+    rows = reader.rows(_ROWS, DRIVER, POSITION, SNAPSHOT, MARKER, GATE) if LEDGER_TABLE in tables else []
+    verified = ledger.execute(ReadVerified(), deadline) if LEDGER_TABLE in tables else {}
     letters = dict(reader.rows(_DEAD, table=DEAD_LETTER_TABLE)) if DEAD_LETTER_TABLE in tables else {}
     jobs = sorted({str(row[0]) for row in rows})
     if options.job is not None and options.job not in jobs:
         raise UnknownJob.among(options.job, options.database, jobs)
     statuses = []
     for job in [options.job] if options.job is not None else jobs:
-        labels = SqlLedger(connection, options.database).execute(ListUnfinished(LabelPrefix(job)), deadline)
+        labels = ledger.execute(ListUnfinished(LabelPrefix(job)), deadline)
         states = _states(options, labels, deadline) if args.load_url or not labels else None
         job_rows = [row for row in rows if row[0] == job]
-        statuses.append(_status(job, job_rows, labels, states, int(letters.get(job, 0)), args, ends))
+        status = _status(job, job_rows, labels, states, int(letters.get(job, 0)), args, ends)
+        statuses.append(replace(status, verified=verified[job].text if job in verified else ""))
     return statuses
 
 
@@ -201,14 +204,9 @@ def _status(
         dead_letter_rows=dead_letter_rows,
         lag=sum(lags.values()) if lags else None,
         lag_unknown="" if ends is None else why_unknown([name for name in positions if name not in lags], args.topic),
-        moved=next((_moved(Gate.of_token(str(row[8])), str(row[7])) for row in _markers(rows, GATE)), ""),
-        verified=next((Verified.of_token(str(row[8])).text for row in _markers(rows, VERIFIED)), ""),
+        moved=next((_moved(Gate.of_token(str(row[8])), str(row[7])) for row in rows if row[1] == MARKER), ""),
         snapshot=Progress.of({str(row[2]): str(row[8]) for row in rows if row[1] == SNAPSHOT}).text,
     )
-
-
-def _markers(rows: Sequence[tuple[Any, ...]], name: str) -> Iterator[tuple[Any, ...]]:
-    return (row for row in rows if row[1] == MARKER and row[2] == name)
 
 
 def _moved(gate: Gate, at: str) -> str:

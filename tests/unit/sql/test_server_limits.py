@@ -97,7 +97,7 @@ def test_one_that_paces_commits_looks_at_the_tablets_each_minute() -> None:
     clock, events = ManualClock(), list[Event]()
     unreachable = SinkOptions(load_url="http://127.0.0.1:1", query_url="mysql://127.0.0.1:2", database="shop")
     watch = ServerLimitsWatch(unreachable, events.append, clock, often=True)
-    for count in (3, 6):
+    for count in (4, 8):
         watch.touch()
         assert watch._thread is not None
         watch._thread.join()
