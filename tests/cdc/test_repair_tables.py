@@ -11,7 +11,7 @@ import pytest
 
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE
 from tests.cdc.postgres import Postgres
-from tests.cdc.verifying import Verify
+from tests.cdc.verifying import PARTS, PARTS_TABLE, Verify
 from tests.support.query_port import query
 from tests.support.quick_start import ROOT
 from tests.support.servers import Server
@@ -80,20 +80,7 @@ def test_a_row_of_a_table_with_marks_is_marked(
     assert [tuple(map(str, row)) for row in rows] == [("1", "y", "z", "1"), ("2", "5", "None", "0")]
 
 
-PARTS = """
-[[routes]]
-from = 'public\\.part_\\d'
-to = "parts"
-[[rules]]
-tables = 'parts'
-metadata = ["_source_table"]
-"""
-
-
-@pytest.mark.emulator(
-    "CREATE TABLE shop.parts (_source_table VARCHAR(100) NOT NULL, id INT NOT NULL, n INT)"
-    " PRIMARY KEY (_source_table, id) DISTRIBUTED BY HASH (id)"
-)
+@pytest.mark.emulator(PARTS_TABLE)
 def test_each_part_is_repaired_and_rows_of_others_are_left(server: Server, postgres: Postgres, verify: Verify) -> None:
     postgres.sql("TRUNCATE part_1, part_2; INSERT INTO part_1 VALUES (1, 1); INSERT INTO part_2 VALUES (1, 2), (2, 2)")
     query(server, "INSERT INTO shop.parts VALUES ('public.part_1', 2, 2), ('public.part_2', 1, 7), ('other', 1, 1)")

@@ -11,7 +11,7 @@ import pytest
 from starrocks_txn_ops.verify.rules import core
 from tests.cdc.mariadb import MariaDB
 from tests.cdc.postgres import Postgres
-from tests.cdc.verifying import Verify
+from tests.cdc.verifying import PARTS, PARTS_TABLE, Verify
 from tests.support.query_port import query
 from tests.support.servers import Server
 
@@ -69,20 +69,7 @@ def test_what_the_rules_make_is_compared(
     assert "pepper" not in str(report)
 
 
-PARTS = """
-[[routes]]
-from = 'public\\.part_\\d'
-to = "parts"
-[[rules]]
-tables = 'parts'
-metadata = ["_source_table"]
-"""
-
-
-@pytest.mark.emulator(
-    "CREATE TABLE shop.parts (_source_table VARCHAR(100) NOT NULL, id INT NOT NULL, n INT)"
-    " PRIMARY KEY (_source_table, id) DISTRIBUTED BY HASH (id)"
-)
+@pytest.mark.emulator(PARTS_TABLE)
 def test_rows_of_another_shard_are_extra(server: Server, postgres: Postgres, verify: Verify) -> None:
     postgres.sql("TRUNCATE part_1, part_2; INSERT INTO part_1 VALUES (1, 1); INSERT INTO part_2 VALUES (1, 2), (2, 2)")
     query(
