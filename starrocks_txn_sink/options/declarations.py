@@ -127,7 +127,7 @@ def whole_seconds(least: int, most: int) -> OptionKind:
 def _check_seconds(option: str, value: Any) -> float:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not number or not math.isfinite(value) or value <= 0:
-        raise refusal(option, value, "a number of seconds above 0")
+        raise refusal(option, value, "a number of seconds above 0, in text also as 500 ms")
     return float(value)
 
 
