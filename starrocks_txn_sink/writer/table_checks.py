@@ -6,7 +6,7 @@ import contextlib
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final
 
@@ -20,7 +20,7 @@ from starrocks_txn_sink.errors import NarrowColumn, OptionError, QueryRefused, U
 from starrocks_txn_sink.options import SchemaChanges, SinkOptions, TableOptions
 from starrocks_txn_sink.options.enums import declared_types
 from starrocks_txn_sink.options.load_properties import renames
-from starrocks_txn_sink.protocol.ledger import quote
+from starrocks_txn_sink.protocol.ledger import identifier, quote
 from starrocks_txn_sink.rows.alterations import alteration
 from starrocks_txn_sink.rows.bad_rows import BadRow, refused
 from starrocks_txn_sink.rows.member_names import Filled, LackingColumns, MemberNames, TypesOf, never_filled, no_types
@@ -30,9 +30,11 @@ from starrocks_txn_sink.rows.target import (
     PLACES_SQL,
     TargetColumn,
     TargetType,
+    may_count,
     parse_type,
     spelled,
     target_columns,
+    with_counters,
     with_places,
 )
 from starrocks_txn_sink.rows.unchanged import UnchangedValues
@@ -113,6 +115,19 @@ class KnownColumns:
                     columns = with_places(columns, self._connection.query(_PLACES, (self._database, table), deadline))
             self._columns[name] = next(iter(columns.values()), ())
         return self._columns[name]
+
+    def with_counters(self, table: str, again: bool, deadline: Deadline) -> tuple[TargetColumn, ...]:
+        """`columns`, of which those that are AUTO_INCREMENT are marked. Raises QueryFailed.
+
+        Where the user may not see that, each column that may be one counts as one.
+        """
+        columns = self.columns(table, again, deadline)
+        if not may_count(columns):
+            return columns
+        with contextlib.suppress(QueryRefused):
+            sql = f"SHOW CREATE TABLE {identifier(self._database, table)}"
+            return with_counters(columns, str(self._connection.query(sql, (), deadline)[0][1]))
+        return tuple(replace(column, nullable=True) if may_count((column,)) else column for column in columns)
 
     def _read(self, condition: str, names: tuple[str, ...], deadline: Deadline) -> dict[str, list[Sequence[object]]]:
         tables = defaultdict[str, list[Sequence[object]]](list)
@@ -322,17 +337,24 @@ class TableChecks:
                 option="query_url",
             )
 
-    def _value_checks(self, columns_of: ColumnsOf, findings: RowFindings) -> ValueChecks:
+    def _value_checks(self, columns_of: ColumnsOf, findings: RowFindings, counters_known: bool = False) -> ValueChecks:
         options, wall = self._options, self._deadline.clock.wall
-        zone, shows_keys = zone_of(options.timestamp_zone), options.show_rejected_values
-        return ValueChecks(columns_of, zone, self._encodes_bytes, options.decoded, wall, shows_keys, findings)
+        zone, shows_keys, decoded = zone_of(options.timestamp_zone), options.show_rejected_values, options.decoded
+        return ValueChecks(columns_of, zone, self._encodes_bytes, decoded, wall, shows_keys, counters_known, findings)
 
     def explain(self, batch: pa.RecordBatch) -> list[BadRow]:
         """The rows with a value that its column would not keep, without `check_values`, too; a `bad_rows.Judge`.
 
         For rows that the server has rejected and does not say why: that is not always what it found.
         """
-        return [] if self._known is None else self._value_checks(self._columns_of, RowFindings()).bad_rows(batch)
+        known = self._known
+        if known is None:
+            return []
+
+        def columns_of(table: str, again: bool) -> Sequence[TargetColumn]:
+            return known.with_counters(table, again, self._deadline) if self._names_columns(table) else ()
+
+        return self._value_checks(columns_of, RowFindings(), counters_known=True).bad_rows(batch)
 
     def judge(self, batch: pa.RecordBatch) -> list[BadRow]:
         """The rows of a batch that the sink itself judges to be bad; a `bad_rows.Judge`."""

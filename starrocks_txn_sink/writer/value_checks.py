@@ -42,7 +42,7 @@ class ValueChecks:
 
     With `encodes_bytes` texts for bytes are encodings of them; the server decodes those of the columns that `decoded`
     names of a table. `wall` tells the time of CURRENT_TIMESTAMP, in seconds since the Unix epoch. An error quotes the
-    row's key with `shows_keys` alone.
+    row's key with `shows_keys` alone. `counters_known` as in `RowRules.of`.
     """
 
     columns_of: ColumnsOf
@@ -51,6 +51,7 @@ class ValueChecks:
     decoded: Callable[[str], Mapping[str, Encoding]] = lambda _: {}
     wall: Callable[[], float] = SystemClock().wall
     shows_keys: bool = False
+    counters_known: bool = False
     findings: RowFindings = field(default_factory=RowFindings)
     _columns: dict[str, Sequence[TargetColumn]] = field(default_factory=dict)
     _judges: dict[tuple[str, ...], ValueJudge] = field(default_factory=dict)  # by the tables of a batch
@@ -121,6 +122,7 @@ class ValueChecks:
                     encodes_bytes=self.encodes_bytes,
                     decoded=self.decoded(name),
                     moment=now,
+                    counters_known=self.counters_known,
                 )
                 for name in names
             ]

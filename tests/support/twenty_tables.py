@@ -19,16 +19,16 @@ from tests.support.threaded_lanes import ThreadedJob, Transaction
 TABLES = [f"t{number}" for number in range(20)]
 _BEHIND: Final = 10**12
 """The first id behind all ranges of the tables."""
-_MISFIT: Final = "a value that does not fit the column's type"
+_OUTSIDE: Final = "a row that no partition takes"
 DDL = [
     f"CREATE TABLE shop.{name} (id BIGINT NOT NULL) DUPLICATE KEY (id) "
     f"PARTITION BY RANGE (id) (PARTITION p VALUES LESS THAN ('{_BEHIND}')) DISTRIBUTED BY HASH (id)"
     for name in TABLES
 ]
 BAD_IDS: Final[Mapping[str, object]] = {
-    _MISFIT: "no number",
+    "a value that does not fit the column's type": "no number",
     "NULL in a NOT NULL column": None,
-    "a row that no partition takes": _BEHIND,
+    _OUTSIDE: _BEHIND,
 }
 """Ids of bad rows, which only the server finds, by words of the reason."""
 
@@ -138,7 +138,7 @@ class Shop:
         if bad is None:
             return False
         table, words, made = bad
-        unsaid = UNSAID + (";" if words == _MISFIT else ".")  # the sink finds it; no BIGINT is NULL, which may count
+        unsaid = UNSAID + ("." if words == _OUTSIDE else ";")  # the sink finds the others
         is_said = words in reason or (len(made[table]) == 1 and unsaid in reason)
         return f" of {table}," in reason and is_said
 

@@ -54,13 +54,17 @@ class RowRules:
         encodes_bytes: bool = False,
         decoded: Mapping[str, Encoding] | None = None,
         moment: float = 0.0,
+        counters_known: bool = False,
     ) -> RowRules:
         """The rules of a table's columns, without those that are generated.
 
-        A BIGINT that is NOT NULL may be AUTO_INCREMENT (`target.may_count`): the server fills it, or says so.
+        A BIGINT that is NOT NULL may be AUTO_INCREMENT (`target.may_count`): the server fills it, or says so. With
+        `counters_known` those that are AUTO_INCREMENT are marked (`target.with_counters`), and the others are not.
         """
         known = {
-            column.name: replace(column, nullable=True) if column.required and column.type.name == "BIGINT" else column
+            column.name: column
+            if counters_known or not (column.required and column.type.name == "BIGINT")
+            else replace(column, nullable=True)
             for column in table
             if not column.generated
         }

@@ -10,7 +10,7 @@ import pytest
 
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.coordinator.model import ColumnNeeds
-from starrocks_txn_sink.errors import UnknownColumn
+from starrocks_txn_sink.errors import QueryRefused, UnknownColumn
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.rows.columns import PARTITION, PAYLOAD, POSITION, TABLE
 from starrocks_txn_sink.rows.target import spelled
@@ -150,3 +150,31 @@ def test_a_column_that_was_dropped_is_unknown_where_such_names_are_ignored(monke
     (event,) = compare(names, True)
     assert (event.name, event.fields["unknown"]) == ("columns.unknown", "note")
     assert compare(names, True) == []
+
+
+class Counted:
+    """The table `items`, whose `n` counts by itself; a user may be refused its DDL."""
+
+    def __init__(self, refused: bool) -> None:
+        self.refused = refused
+
+    def query(self, sql: str, _: Sequence[str], __: Deadline) -> list[tuple[Any, ...]]:
+        if sql.startswith("SHOW CREATE TABLE"):
+            if self.refused:
+                raise QueryRefused("Access denied")
+            return [("items", "CREATE TABLE `items` (\n  `id` bigint(20) NOT NULL,\n  `n` bigint(20) AUTO_INCREMENT)")]
+        if "GENERATION_EXPRESSION" not in sql:
+            return []
+        return [("items", name, "bigint(20)", "NO", None, "", "") for name in ("id", "n")]
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_null_that_no_column_counts_explains_a_rejection(refused: bool) -> None:
+    """information_schema does not show AUTO_INCREMENT, so until the server has rejected rows no such NULL is bad."""
+    connection: Any = Counted(refused)
+    checks = checks_of(ManualClock(), KnownColumns(connection, "shop"))
+    batch = rows('{"id":1,"n":null}', '{"id":null,"n":1}', '{"id":3}')
+    assert checks.judge_all(batch) == []
+    found = [(row.number, row.reason) for row in checks.explain(batch)]
+    is_null = "has a value that does not fit column id: it is NULL, and the column is NOT NULL"
+    assert found == ([] if refused else [(1, is_null)])
