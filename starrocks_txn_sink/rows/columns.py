@@ -45,6 +45,9 @@ DELETING: Final = f'{{"{OWN_OP}":1'
 UNCHANGED: Final = "__starrocks_txn_sink_unchanged"
 """The last member of a JSON row: an array of columns that keep their values (`rows.unchanged`)."""
 
+FORMER: Final = "__starrocks_txn_sink_former"
+"""A member of a row that an update has moved to another key: the row before it (`assembler.rules.moved`)."""
+
 KEY_DELETES: Final = "starrocks_txn_sink.key_deletes"
 """In the metadata of a frame's OP: true if its deletes carry only their key, or NULL outside it."""
 

@@ -59,10 +59,12 @@ from starrocks_txn_sink.sink.source_progress import (
     SourceProgress,
     judge_key,
     judge_sources,
+    keys_that_move,
 )
 from starrocks_txn_sink.sink.spark_jobs import batch_time, driver_clock
 from starrocks_txn_sink.sink.typed.terms import TableTerms, with_decoding
 from starrocks_txn_sink.sources.formats.connect_types import SourceTable
+from starrocks_txn_sink.sources.formats.declared_keys import with_declared_keys
 from starrocks_txn_sink.sources.formats.raw_format import MESSAGE_KEY, POSITION, SOURCE_PARTITION, RawFormat, is_placed
 from starrocks_txn_sink.sources.kafka.spark_reader import (
     KafkaSource,
@@ -380,7 +382,10 @@ class EventsWriter:
             options = with_decoding(self.terms.options, self.assembly.encoding)
             self.terms = replace(self.terms, options=options, tables=self.session.tables)
             self.rules = rules_for(self.assembly.rule_set, self.terms)
-        assembly = replace(assembly, content=replace(self.terms.encoder, rules=self.rules, topic=self._topic))
+        keys = keys_that_move(self.terms.options, self.assembly.rule_set, self.terms.tables)
+        encoder = replace(self.terms.encoder, rules=self.rules, topic=self._topic, moving=frozenset(keys))
+        lines = assembly.lines and with_declared_keys(assembly.lines, keys)
+        assembly = replace(assembly, content=encoder, lines=lines)
         task = replace(task, options=self.terms.options, keys=self.terms.keys)
         return [decode(row[0]) for row in rows.mapInArrow(AssemblingLaneTask(task, assembly), _MESSAGES).collect()]
 

@@ -11,7 +11,7 @@ from starrocks_txn_sink.assembler.verified.places import places
 from starrocks_txn_sink.coordinator.coordinator import LaneShare
 from starrocks_txn_sink.errors import InputError, OptionError, SourceKeyChanged
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.options.table_rules import SOURCE_TABLE, RuleSet, RulesOfTable
+from starrocks_txn_sink.options.table_rules import METADATA, SOURCE_TABLE, RuleSet, RulesOfTable
 from starrocks_txn_sink.protocol.snapshots import (
     MORE,
     ONE,
@@ -31,6 +31,7 @@ from starrocks_txn_sink.rows.target import TargetColumn
 from starrocks_txn_sink.sink.schema.source_plan import Refusal, key_by_rules, key_refusals, sharing_faults
 from starrocks_txn_sink.sink.typed.tables import PRIMARY_KEYS, Tables
 from starrocks_txn_sink.sources.formats.connect_types import SourceTable
+from starrocks_txn_sink.sources.formats.tables import DeclaredKeys
 from starrocks_txn_sink.telemetry import Event, Listener, ignore_event
 from starrocks_txn_sink.writer.messages import CarryOver, Message, of_kind
 
@@ -203,6 +204,25 @@ def judge_sources(
     target_columns = _key_to_keep(options, rules.of(table) or RulesOfTable(table), tables)
     names = [column.name for column in target_columns]
     return next(sharing_faults(table, sources, names), None) if names else None
+
+
+def keys_that_move(options: SinkOptions, rules: RuleSet, tables: Tables) -> DeclaredKeys:
+    """The keys of tables for which the user has decided, in the source's names: updates may change them.
+
+    The table's own key counts, where it is known. Columns about the source never change for a row. Rows whose deletes
+    are ignored stay where they are.
+    """
+    keys: dict[str, tuple[str, ...]] = {}
+    for table in options.tables:
+        of_table, declared = rules.of(table) or RulesOfTable(table), options.options_of(table).keys
+        if not declared or of_table.only_history or of_table.deletes == "ignore":
+            continue
+        if tables.models.get(table, PRIMARY_KEYS) == PRIMARY_KEYS:
+            own = [column.name for column in tables.required.get(table, ()) if column.key]
+            sources = {target: source for source, target in of_table.rename.items()}
+            names = [name for name in own or declared if name not in METADATA]
+            keys[table] = tuple(sources.get(name, name) for name in names)
+    return keys
 
 
 def _key_to_keep(options: SinkOptions, of_table: RulesOfTable, tables: Tables) -> list[TargetColumn]:

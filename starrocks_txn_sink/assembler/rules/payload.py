@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.by_rules import RowRules
 from starrocks_txn_sink.assembler.rules.intake import one_array, value_set
+from starrocks_txn_sink.assembler.rules.moved import without_former
 from starrocks_txn_sink.assembler.rules.release import ReleasedRows
 from starrocks_txn_sink.coordinator.model import SEPARATOR
 from starrocks_txn_sink.errors import InputError
@@ -37,6 +38,7 @@ class PayloadEncoder:
     placeholders: columns.Placeholders = field(default_factory=dict)
     rules: RowRules = RowRules()  # noqa: RUF009 - frozen
     topic: str = ""
+    moving: frozenset[str] = frozenset()
 
     def batches(self, released: Iterable[ReleasedRows]) -> Iterator[pa.RecordBatch]:
         """Yield batches of lane rows; joins small parts, because each batch costs milliseconds."""
@@ -62,6 +64,7 @@ class PayloadEncoder:
         if databases.null_count < rows.num_rows:
             other_database = columns.other_database(self.database)
             _refuse(pc.not_equal(databases, self.database), other_database, databases, partitions, rows)
+        rows, partitions = without_former(rows, partitions, self.moving)
         if self.rules.rules.rules:
             rows, partitions = self.rules.apply(rows, partitions)
         payload, deleted = self._payload(partitions, rows)

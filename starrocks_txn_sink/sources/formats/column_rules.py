@@ -35,7 +35,7 @@ from starrocks_txn_sink.options.table_rules import (
     RuleSet,
     RulesOfTable,
 )
-from starrocks_txn_sink.rows.columns import DELETES, EVENT_TIME, UNCHANGED
+from starrocks_txn_sink.rows.columns import DELETES, EVENT_TIME, FORMER, UNCHANGED
 from starrocks_txn_sink.rows.json_members import Number, rewritten
 from starrocks_txn_sink.rows.metadata import Numbers, heads_of, numbers_by_table, time_texts, with_heads
 from starrocks_txn_sink.rows.target import MOST_BYTES
@@ -209,6 +209,8 @@ def ruled_row(text: str, rules: RulesOfTable) -> str:
     """One row (JSON) by the rules. Raises ValueError or IndexError for another text, and NameTaken."""
 
     def ruled(name: str, value: Any, front: str, raw: str) -> str | None:
+        if name == FORMER:
+            return f"{front}{ruled_row(raw, rules)}"
         if name in rules.taken:
             raise NameTaken(name)
         target = rules.target_of(name)
@@ -252,7 +254,7 @@ def _dumps(value: object) -> str:
 
 def _flat(rules: RulesOfTable) -> rewrites.Rules:
     """The rules for the compiled loop."""
-    plan = [(name, RuleKind.ODD, 0, b"", b"") for name in rules.taken]
+    plan = [(name, RuleKind.ODD, 0, b"", b"") for name in (*rules.taken, FORMER)]
     for name in sorted(rules.named):
         mask, to = rules.masks.get(name), rules.rename.get(name)
         renamed = b"" if to is None else f"{_dumps(to)}:".encode()

@@ -27,6 +27,7 @@ from starrocks_txn_sink.sources.formats.debezium_other import (
     TRUNCATE_HINT,
     judge_other,
 )
+from starrocks_txn_sink.sources.formats.declared_keys import DebeziumRows, with_former
 from starrocks_txn_sink.sources.formats.placeholders import (
     UnavailableSpellings,
     columns_with,
@@ -192,6 +193,8 @@ class DebeziumChanges:
         (of_before, of_after), schemas = _plan_numbers(
             plans, batch.column(VALUE), read[ORIGIN].to_numpy(), ("before", "after")
         )
+        moved = self._moved(read, batch, valid)
+        former, of_former = before.filter(pa.array(moved)), of_before[moved]
         if self.key is not None and deletes.true_count:
             keys = batch.column(KEY).filter(pa.array(valid))
             key_deletes = pc.and_(deletes, keys.is_valid())
@@ -211,7 +214,7 @@ class DebeziumChanges:
             unavailable = rows_with(self.unavailable, text).to_numpy(zero_copy_only=False) & ~deleted
             if self.keeps_unchanged and unavailable.any():
                 inserts = pc.fill_null(pc.equal(read["op"].combine_chunks(), _INSERT), False)
-                inserted: Bools = inserts.to_numpy(zero_copy_only=False)
+                inserted: Bools = inserts.to_numpy(zero_copy_only=False) | moved
                 text, unavailable = without_unavailable(self.unavailable, text, unavailable, inserted)
         plan_numbers = np.where(deleted, of_before, of_after)
         sound &= plan_numbers != MALFORMED
@@ -219,15 +222,39 @@ class DebeziumChanges:
         if (plan_numbers >= 0).any():
             text, fits = convert_rows(text, plans.plans, plan_numbers)
             sound &= fits
+        if moved.any():
+            former, fits = convert_rows(former, plans.plans, np.where(of_former == MALFORMED, -1, of_former))
+            sound[moved] &= fits & (of_former != MALFORMED)
+            of_moved = text.filter(pa.array(moved))
+            text = pc.replace_with_mask(text, pa.array(moved), with_former(of_moved, former))
         return _Rows(text, sound, pa.array(unavailable), schemas)
+
+    def _moved(self, read: pa.Table, batch: pa.RecordBatch, valid: Bools) -> Bools:
+        """A mask of the updates that move a row to another declared key; the errors of `DebeziumRows.moved`."""
+        if not self.tables.keys:
+            return np.zeros(read.num_rows, dtype=bool)
+        batch, (source, collection) = batch.filter(pa.array(valid)), _sources_of(read)
+        names = collection.dictionary_encode()
+        tables = [None if name is None else self.tables.table_of(name) or None for name in names.dictionary.to_pylist()]
+        key = next((name for name in (KEY, MESSAGE_KEY) if name in batch.schema.names), None)
+        changes = DebeziumRows(
+            pa.array(tables, pa.string()).take(names.indices),
+            collection,
+            read["op"].combine_chunks(),
+            source["name"],
+            source["lsn"],
+            read["before"].combine_chunks(),
+            read["after"].combine_chunks(),
+            None if key is None else batch.column(key),
+        )
+        return changes.moved(
+            self.tables.keys, self.unavailable, lambda number: place_text(place_of(batch, number, self.places))
+        )
 
     def _events(self, read: pa.Table, batch: pa.RecordBatch, keep: tuple[str, ...]) -> ParsedMessages:
         """The events, and what they say besides."""
-        fields = [field.name for field in CHANGE.field("source").type]
-        source = dict(zip(fields, read["source"].combine_chunks().flatten(), strict=True))
+        source, collection = _sources_of(read)
         txn_id, total_order = read["transaction"].combine_chunks().flatten()
-        owner = pc.coalesce(source["schema"], source["db"])
-        collection = pc.binary_join_element_wise(owner, source["table"], ".", null_handling="skip")
         operation = read["op"].combine_chunks()
         logical = pc.equal(operation, LOGICAL)
         if logical.true_count:
@@ -310,6 +337,14 @@ class DebeziumChanges:
             "column out (column.exclude.list). For messages that the topic has already see "
             'docs/guides/debezium.md, "Values that did not change".',
         )
+
+
+def _sources_of(read: pa.Table) -> tuple[dict[str, pa.Array], pa.Array]:
+    """The fields of the messages' sources, and the names of the source's tables."""
+    fields = [field.name for field in CHANGE.field("source").type]
+    source = dict(zip(fields, read["source"].combine_chunks().flatten(), strict=True))
+    owner = pc.coalesce(source["schema"], source["db"])
+    return source, pc.binary_join_element_wise(owner, source["table"], ".", null_handling="skip")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.rows.json_members import members
 from starrocks_txn_sink.rows.segments import Bools
 from starrocks_txn_sink.sources.formats.raw_format import POSITION, SOURCE_PARTITION, SOURCE_TIME, place_of, place_text
-from starrocks_txn_sink.sources.formats.tables import TableMapping
+from starrocks_txn_sink.sources.formats.tables import DeclaredKeys, TableMapping
 from starrocks_txn_sink.sources.formats.unknown_tables import with_dead_letters
 
 INSERT, UPDATE, DELETE = "c", "u", "d"
@@ -76,6 +76,19 @@ class ChangedRows:
         op = pa.concat_arrays([self.op, pa.repeat(pa.scalar(DELETE), len(places))]).take(pa.array(order))
         row = pa.concat_arrays([self.row, pa.array(old_rows, self.row.type)]).take(pa.array(order))
         return np.concatenate([self.message, self.message[places]])[order], op, row
+
+    def with_declared(self, tables: pa.Array, declared: DeclaredKeys) -> ChangedRows:
+        """The rows, with the columns of declared keys among those of their keys; of each row its StarRocks table."""
+        numbers, encoded = self.keys.copy(), tables.dictionary_encode()
+        of_table = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+        names = [*self.names]
+        for number, table in enumerate(encoded.dictionary.to_pylist()):
+            for key in np.unique(self.keys[of_table == number]).tolist() if table in declared else ():
+                further = [name for name in declared[table] if key < 0 or name not in self.names[key]]
+                if further:
+                    numbers[(of_table == number) & (self.keys == key)] = len(names)
+                    names.append((*(self.names[key] if key >= 0 else ()), *further))
+        return replace(self, keys=numbers, names=names)
 
     def _may_change_keys(self) -> Bools:
         """A mask of the updates whose old values may have a key column: Python then reads them."""
@@ -138,10 +151,12 @@ def events_of(
     keep: tuple[str, ...],
 ) -> pa.Table:
     """The events of rows, with `columns` and `keep` of their messages; `read` has the messages' database and table."""
-    message, op, row = rows.with_deletes()
-    of_message = pa.array(message)
     collection = collections_of(read)
     by_rule, target = tables.tables_of(collection)
+    if tables.keys:
+        rows = rows.with_declared(target.take(pa.array(rows.message)), tables.keys)
+    message, op, row = rows.with_deletes()
+    of_message = pa.array(message)
     seq = np.arange(len(message)) - np.searchsorted(message, message)
     events = {
         SOURCE_PARTITION: batch.column(SOURCE_PARTITION).take(of_message),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
 import pyarrow as pa
@@ -19,6 +19,8 @@ TableRoutes = tuple[tuple[str, str], ...]
 
 In a template `{1}` is a group of the expression and `{0}` the whole name. An empty template leaves the rows out.
 """
+DeclaredKeys = Mapping[str, tuple[str, ...]]
+"""The declared key of StarRocks tables, in the names of the source's columns."""
 TableRule = str | Mapping[str, str] | TableRoutes
 LAST_PART: Final = r"(?:.+\.)?([^.]+)"
 """The rule by default: the last part of the name."""
@@ -31,12 +33,14 @@ class TableMapping:
     `rule` is a mapping, or a regular expression (matched against the whole name; `\\w`, `\\d` and `\\s` mean ASCII)
     whose one group is the table's name, or TableRoutes. `on_unknown` decides about rows of a collection outside the
     rule: `fail` the query, `skip` them, or send them to `dead_letter_table`. In all cases they count for their
-    transaction. Raises OptionError for a bad combination.
+    transaction. `keys` are those of StarRocks tables that the user has declared. Raises OptionError for a bad
+    combination.
     """
 
     rule: TableRule
     on_unknown: OnUnknownTable = "fail"
     dead_letter_table: str | None = None
+    keys: DeclaredKeys = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_choice("on_unknown_table", self.on_unknown, get_args(OnUnknownTable))
