@@ -19,9 +19,11 @@ import pyarrow.compute as pc
 
 from starrocks_txn_sink.coordinator.model import ColumnNeeds, MissingColumns
 from starrocks_txn_sink.errors import UnknownColumn
+from starrocks_txn_sink.options.table_rules import UNCHANGED_COLUMNS
 from starrocks_txn_sink.protocol.ledger import quote
 from starrocks_txn_sink.rows import columns
 from starrocks_txn_sink.rows.alterations import alteration
+from starrocks_txn_sink.rows.json_members import members
 from starrocks_txn_sink.rows.places import place_of
 from starrocks_txn_sink.rows.unchanged import UnchangedValues, refuse_unchanged, unchanged_names
 from starrocks_txn_sink.rows.value_kinds import ValueKind, kind_of, members_of, type_for
@@ -40,7 +42,7 @@ Filled = Callable[[str, str], bool]
 """Whether the source fills a new column of a table in rows that it has: it has a DEFAULT, or is NOT NULL."""
 
 Dropped = Callable[[str], Mapping[str, float]]
-"""The columns that a table has lost since it was read, and how many seconds ago each was seen last."""
+"""The columns that a table has lost, or got again, since it was read; and how many seconds ago each was seen last."""
 
 
 def _none_dropped(_table: str) -> Mapping[str, float]:
@@ -69,7 +71,8 @@ class MemberNames:
     name without a column raises UnknownColumn, or with `lacking` waits there for its column; the driver compares `news`
     otherwise. Deletes do not count: only their key matters. Nor does text that is no JSON: the server rejects it.
     `compared` has the names that the driver knows by table; None if it does not want to know any. Rows that leave
-    unchanged values out are `completed`, in the tables with a key.
+    unchanged values out are `completed`, in the tables with a key. A column that was `replaced` has lost values, which
+    is an UnknownColumn, too.
     """
 
     new_rows: NewRows
@@ -81,6 +84,7 @@ class MemberNames:
     types_of: TypesOf = no_types
     completed: UnchangedValues | None = None
     dropped: Dropped = _none_dropped
+    replaced: Dropped = _none_dropped
     by_table: dict[str, set[str]] = field(default_factory=dict)
     """The names by table, of tables with a row that is no delete."""
     _shapes: set[tuple[str, ...]] = field(default_factory=set)  # without the compiled loop
@@ -129,7 +133,8 @@ class MemberNames:
             if self.lacking is not None and self.columns_of(table, False) is None:  # where could it delete?
                 self.lacking.watch(table, [name for name in names if name != columns.OWN_OP], deletes=True)
             return
-        self.by_table.setdefault(table, set()).update(names, unchanged)  # the source has those columns, too
+        logged = _unchanged_in(text) if UNCHANGED_COLUMNS in names else ()  # in a history
+        self.by_table.setdefault(table, set()).update(names, unchanged, logged)  # the source has those columns, too
         if self.refuse and self._unknown(table, names, False) and (unknown := self._unknown(table, names, True)):
             if otherwise := _spelled_otherwise(unknown, self.columns_of(table, False) or ()):
                 raise _other_case(table, otherwise, place)
@@ -137,6 +142,12 @@ class MemberNames:
                 had = {*unknown} & {*(self.compared or {}).get(table, ())}  # refused names never were among them
                 raise _unknown_column(table, unknown, text, place, self.types_of, self.dropped(table), had)
             self.lacking.watch(table, unknown, deletes=self.columns_of(table, False) is None)
+        self._refuse_replaced(table, {*names, *unchanged}, place)
+
+    def _refuse_replaced(self, table: str, names: Set[str], place: str) -> None:
+        replaced = {name: at for name, at in self.replaced(table).items() if name in names}
+        if replaced:
+            raise _replaced_column(table, replaced, place)
 
     def _note_unchanged(self, table: str, text: bytes, place: str) -> None:
         if self.completed is None or table not in self.completed.keyed or not self.wants(table):
@@ -261,6 +272,26 @@ def _unknown_column(
         "which the sink does so, or schema_changes='ignore', with which the server drops such values.",
         table=table,
     )
+
+
+def _replaced_column(table: str, replaced: Mapping[str, float], place: str) -> UnknownColumn:
+    names, seconds = ", ".join([*replaced][:_SHOWN]), math.ceil(max(replaced.values()))
+    return UnknownColumn(
+        f"Table {table} has {names} in another place than {seconds} seconds ago{place}: dropped and added again since, "
+        "a column is NULL in all rows, and StarRocks has dropped the values of rows that came in between.",
+        hint="Run `starrocks-txn-sink resync` for the table, or have the source snapshot it, and start the query "
+        "again. If the columns were only put in another order, start it again.",
+        table=table,
+    )
+
+
+def _unchanged_in(text: bytes) -> list[str]:
+    """The columns that the row of a history names as unchanged."""
+    try:
+        names = json.loads(members(text[1:].decode())[UNCHANGED_COLUMNS][1])
+    except (ValueError, KeyError, IndexError):
+        return []
+    return [name for name in names if isinstance(name, str) and name] if isinstance(names, list) else []
 
 
 def _spelled_otherwise(names: Iterable[str], columns_of_table: Iterable[str]) -> dict[str, str]:

@@ -7,6 +7,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from difflib import SequenceMatcher
 from functools import lru_cache
 from typing import Final
 
@@ -59,7 +60,8 @@ class KnownColumns:
 
     One query reads all tables. A table that it does not have is asked for when a row needs it. What is older than
     _COLUMNS_SECONDS is asked again: a column that was dropped since takes its values along in silence, until this finds
-    it `dropped`.
+    it `dropped`. One that was also added again in between is `replaced`: it has another place among the columns, unless
+    it was the last one before, too.
     """
 
     def __init__(self, connection: LeaderConnection, database: str) -> None:
@@ -67,6 +69,7 @@ class KnownColumns:
         self._rows: dict[str, list[Sequence[object]]] = {}  # none for a table that is not seen
         self._columns: dict[str, tuple[TargetColumn, ...]] = {}  # of tables that were asked for
         self._dropped: dict[str, dict[str, float]] = defaultdict(dict)  # when each was last seen, on the clock
+        self._replaced: dict[str, dict[str, float]] = defaultdict(dict)  # the same, of those that came again
         self._read_at = -math.inf
         self.key_limit = KnownKeyLimit(connection)
 
@@ -94,10 +97,19 @@ class KnownColumns:
         now = deadline.clock.monotonic()
         return {name: now - seen for name, seen in self._dropped.get(spelled(table, self._rows), {}).items()}
 
+    def replaced(self, table: str, deadline: Deadline) -> dict[str, float]:
+        """The columns of `table` that were dropped and added again, and how many seconds ago each was seen last before.
+
+        They are told once.
+        """
+        now = deadline.clock.monotonic()
+        return {name: now - seen for name, seen in self._replaced.pop(spelled(table, self._rows), {}).items()}
+
     def _compare(self, name: str, before: Sequence[Sequence[object]], seen: float) -> None:
         """Note which columns a table has lost since it was `seen`; a table that is gone takes no rows."""
         names = _names(self._rows.get(name, ()))
         if names and before:
+            self._replaced[name] |= dict.fromkeys(_moved(before, self._rows[name]), seen)
             dropped = dict.fromkeys(_names(before), seen) | self._dropped[name]
             self._dropped[name] = {column: at for column, at in dropped.items() if column not in names}
 
@@ -132,13 +144,25 @@ class KnownColumns:
     def _read(self, condition: str, names: tuple[str, ...], deadline: Deadline) -> dict[str, list[Sequence[object]]]:
         tables = defaultdict[str, list[Sequence[object]]](list)
         with contextlib.suppress(QueryRefused):
-            for row in self._connection.query(_COLUMN_NAMES + condition, (self._database, *names), deadline):
+            for row in self._connection.query(
+                _COLUMN_NAMES + condition + _IN_ORDER, (self._database, *names), deadline
+            ):
                 tables[str(row[0])].append(row)
         return dict(tables)
 
 
 def _names(rows: Sequence[Sequence[object]]) -> frozenset[str]:
     return frozenset(str(column) for _, column, *_ in rows)
+
+
+def _moved(before: Sequence[Sequence[object]], now: Sequence[Sequence[object]]) -> set[str]:
+    """The columns of both that have another place among them; of two that have changed places the one behind."""
+    both = _names(before) & _names(now)
+    was, names = ([str(column) for _, column, *_ in rows if column in both] for rows in (before, now))
+    if was == names:
+        return set()
+    blocks = SequenceMatcher(None, names, was, autojunk=False).get_matching_blocks()
+    return {*both} - {name for block in blocks for name in names[block.a : block.a + block.size]}
 
 
 _COLUMNS_SECONDS: Final = 60.0  # rare enough for the server, soon enough for a change of a table
@@ -148,6 +172,7 @@ _COLUMN_NAMES: Final = (
 )
 _PLACES: Final = PLACES_SQL.format("%s")
 _OF_TABLE: Final = " AND TABLE_NAME = %s"
+_IN_ORDER: Final = " ORDER BY TABLE_NAME, ORDINAL_POSITION"
 
 
 NewTypes = Callable[[], Iterable[tuple[str, Mapping[str, str]]]]
@@ -446,6 +471,9 @@ class TableChecks:
         def dropped(table: str) -> Mapping[str, float]:
             return known.dropped(table, self._deadline) if known is not None else {}
 
+        def replaced(table: str) -> Mapping[str, float]:
+            return known.replaced(table, self._deadline) if known is not None and refuse else {}
+
         def filled(table: str, name: str) -> bool:
             """A column that comes back is NULL in all rows, as one that the source has filled."""
             return self._source.filled(table, name) or name in dropped(table)
@@ -463,6 +491,7 @@ class TableChecks:
             types_of,
             unchanged,
             dropped,
+            replaced,
         )
 
     def _lacking(self, table: str, names: Set[str]) -> Set[str]:

@@ -126,6 +126,43 @@ def test_a_dropped_column_that_the_sink_adds_again_is_null_in_all_rows_and_the_l
     }
 
 
+@pytest.mark.parametrize("policy", ["fail", "apply"])
+def test_a_column_that_was_dropped_and_added_again_unseen_is_told_once(policy: str) -> None:
+    table: Any = Table("id", "note", "late")
+    clock = ManualClock()
+    known = KnownColumns(table, "shop")
+    row = rows('{"id":"1","note":"x"}')
+    checks_of(clock, known, schema_changes=policy).of_rows()(row)
+    table.names = ("id", "late", "note")
+    clock.advance(61)
+    with pytest.raises(UnknownColumn) as told:
+        checks_of(clock, known, schema_changes=policy).of_rows()(row)
+    assert "Table items has note in another place than 61 seconds ago" in str(told.value)
+    assert "starrocks-txn-sink resync" in told.value.advice
+    checks_of(clock, known, schema_changes=policy).of_rows()(row)
+
+
+def test_further_columns_are_no_columns_in_another_place() -> None:
+    """Nor is a moved column that no row names."""
+    table: Any = Table("id", "note", "late")
+    clock = ManualClock()
+    known = KnownColumns(table, "shop")
+    row = rows('{"id":"1","note":"x"}')
+    checks_of(clock, known).of_rows()(row)
+    for names in (("id", "new", "note", "late", "more"), ("late", "id", "note")):
+        table.names = names
+        clock.advance(61)
+        checks_of(clock, known).of_rows()(row)
+
+
+def test_a_history_names_its_unchanged_columns() -> None:
+    """So that `columns.gone` is not said of them."""
+    checks = checks_of(ManualClock(), KnownColumns(cast("Any", Table("id", "big", "_unchanged")), "shop"))
+    checks.of_rows()(rows('{"id":"1","_unchanged":["big"]}', '{"id":"2","_unchanged":null,"big":"x"}'))
+    assert checks.members is not None
+    assert checks.members.by_table == {"items": {"id", "_unchanged", "big"}}
+
+
 def lacking(checks: TableChecks, batch: pa.RecordBatch) -> None:
     checks.of_rows()(batch)
     list(checks.until_columns_lack(iter(())))
