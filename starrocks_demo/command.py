@@ -20,6 +20,11 @@ and the sink commits each transaction whole. Meanwhile a reader asks for sums ov
 it would see a torn transaction, which is one that is visible in part. The source writes for {seconds:g} s; the whole
 run takes about 30 s longer.
 """
+_WHAT_NEXT = """Next, your own database, by Debezium and Kafka (docs/start/database.md says how to install it):
+  starrocks-txn-sink init --source postgresql://USER@HOST:5432/DATABASE --prefix shop --output shop.toml
+  starrocks-txn-sink sync shop.toml --dry-run    says what it would do; without --dry-run it runs
+Without a StarRocks: starrocks-txn-sink emulator --data-dir starrocks
+"""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -200,4 +205,6 @@ def run(args: argparse.Namespace) -> int:
     out.write("\n".join(summary.as_lines()) + "\n")
     if options.json:
         sys.stdout.write(summary.as_json() + "\n")
+    elif summary.verdict.right and not options.quiet:
+        out.write(_WHAT_NEXT)
     return 0 if summary.verdict.right else 1

@@ -20,7 +20,7 @@ from starrocks_txn_ops import command_line
 from starrocks_txn_ops.sync.settings import LEFT_OUT, Sync, read_sync
 from starrocks_txn_ops.sync.talk import Talk, count_of, quiet_children
 from starrocks_txn_ops.sync.transactions import judge_transactions, needs_transactions
-from starrocks_txn_sink.clock import parse_duration
+from starrocks_txn_sink.clock import SystemClock, parse_duration
 from starrocks_txn_sink.errors import InputError, PartitionClosed
 from starrocks_txn_sink.options import SchemaChanges, SinkOptions
 from starrocks_txn_sink.options.declarations import declarations
@@ -157,6 +157,7 @@ def master_of(sync: Sync) -> str:
 
 def start(sync: Sync, tables: Sequence[str]) -> int:
     """Run the query until it ends or is stopped, and say how it does; returns the exit code of `run_forever`."""
+    from starrocks_txn_sink.metrics.source_lag import LagWatch
     from starrocks_txn_sink.metrics.spark_progress import ProgressWatch
     from starrocks_txn_sink.sink.sink import StarRocksSink
     from starrocks_txn_sink.sink.supervisor import run_forever
@@ -172,7 +173,9 @@ def start(sync: Sync, tables: Sequence[str]) -> int:
         query = query.trigger(processingTime=f"{round(seconds * 1000)} milliseconds")
     if sync.until_end:
         query = query.trigger(availableNow=True)
-    with closing(ProgressWatch(spark, talk)), talk.running(", ".join(("running", *running_parts(sync, tables)))):
+    lag = LagWatch(spark, talk, SystemClock(), lambda _: True, talk.is_paused)  # Spark tells it once a micro-batch ends
+    running = ", ".join(("running", *running_parts(sync, tables)))
+    with closing(ProgressWatch(spark, talk)), closing(lag), talk.running(running):
         return run_forever(query.start)
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 from starrocks_txn_ops.command_line import CLEAR, duration, renewed
+from starrocks_txn_sink.coordinator.pace import Reason
 from starrocks_txn_sink.telemetry import Event
 
 RENEWED_SECONDS: Final = 1.0
@@ -35,8 +36,13 @@ class Told:
     dead_lettered: int = 0
     committed: float | None = None
     behind: int | None = None
+    asked: float | None = None
+    """When `behind` was told."""
     snapshot: str = ""
+    endless: bool = False
+    """No row will show the snapshot's end, so it counts as over once all messages are read."""
     waiting: str = ""
+    paused_until: float = 0.0
     pace: str = ""
     late: str = ""
     recent: list[tuple[float, int]] = field(default_factory=list)
@@ -52,11 +58,18 @@ class Told:
             self.recent = [*(pair for pair in self.recent if now - pair[0] < _RATE_SECONDS), (now, rows)]
         elif event.name == "query.progressed":
             lags = fields["progress"].lags
-            self.behind = sum(lags.values()) if lags else None
-        elif event.name in ("snapshot.progressed", "snapshot.ended"):
-            self.snapshot = str(fields["text"]) if event.name == "snapshot.progressed" else ""
+            self.behind, self.asked = (sum(lags.values()) if lags else None), now
+        elif event.name == "source.lagged":
+            self.behind, self.asked = sum(fields["partitions"].values()), now
+        elif event.name == "snapshot.progressed":
+            self.endless = fields["over"] + fields["unknown"] == fields["tables"] > fields["over"]
+            self.snapshot = count_of(fields["tables"], "table") if self.endless else str(fields["text"])
+        elif event.name == "snapshot.ended":
+            self.snapshot = ""
         elif event.name == "commits.paced":
-            self.pace = f"a commit each {fields['interval']:.2g} s ({fields['reason']})"
+            self.paused_until = now + fields["pause"]
+            if fields["pause"] or fields["reason"] != Reason.GOAL.value:  # else it says how long this one took
+                self.pace = f"a commit each {fields['interval']:.2g} s ({fields['reason']})"
         elif event.name in ("freshness.missed", "freshness.met"):
             missed = event.name == "freshness.missed"
             self.late = f"{fields['late']:.0%} of rows later than {fields['freshness']:g} s" if missed else ""
@@ -64,26 +77,28 @@ class Told:
             self.waiting = str(fields.get("code", "")) if event.name == "outage.waiting" else ""
 
     def line(self, now: float) -> str:
-        """The state of the query in one line."""
+        """The state of the query in one line; what a narrow terminal must not cut off comes first."""
         since = min(_RATE_SECONDS, max(now - self.started, 1.0))
         rate = sum(rows for at, rows in self.recent if now - at < _RATE_SECONDS) / since
-        parts = [f"{rate:,.0f} rows/s"]
+        parts = [f"waiting: {self.waiting}"] if self.waiting else []
+        if self.dead_lettered:
+            parts.append(f"{self.dead_lettered:,} rows are dead letters")
+        if self.snapshot and not (self.endless and self.behind == 0):
+            parts.append(f"snapshot: {self.snapshot}{self._of_rows()}")
+        parts.append(f"{rate:,.0f} rows/s")
         if self.behind is not None:
             parts.append(f"{count_of(self.behind, 'message')} behind")
         parts.append("no commit yet" if self.committed is None else f"last commit {_ago(now - self.committed)}")
         parts.append(f"{count_of(self.rows, 'row')} in {count_of(self.commits, 'commit')}")
-        parts += [part for part in (self.pace, self.late) if part]
-        if self.dead_lettered:
-            parts.append(f"{self.dead_lettered:,} rows are dead letters")
-        if self.snapshot:
-            parts.append(f"snapshot: {self.snapshot}{self._of_rows()}")
-        if self.waiting:
-            parts.append(f"waiting: {self.waiting}")
+        parts += [part for part in (self.late, self.pace) if part]
         return ", ".join(parts)
 
     def _of_rows(self) -> str:
-        """How many rows of a snapshot this run has written, of those that the topics had for it so far."""
-        return "" if self.behind is None else f", {self.rows:,} of about {self.rows + self.behind:,} rows"
+        """How many rows of a snapshot this run has written, of those that the topics had for it so far, if known since
+        the last commit: those of an open micro-batch still count as behind."""
+        if self.behind is None or self.asked is None or (self.committed is not None and self.asked < self.committed):
+            return f", {count_of(self.rows, 'row')}"
+        return f", {self.rows:,} of about {self.rows + self.behind:,} rows"
 
     def sum(self, now: float) -> str:
         """All of the run in one line."""
@@ -118,6 +133,11 @@ class Talk:
     def __call__(self, event: Event) -> None:
         with self._guard:
             self._told.take(event, self._monotonic())
+
+    def is_paused(self, _query: str) -> bool:
+        """Whether the sink pauses behind a commit, so that all rows that were planned are visible."""
+        with self._guard:
+            return self._monotonic() < self._told.paused_until
 
     def say(self, text: str) -> None:
         """Print a line of its own."""

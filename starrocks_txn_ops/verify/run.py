@@ -168,7 +168,10 @@ class _Run:
 
     def report(self, tables: Sequence[Mapped], left_out: dict[str, str]) -> Report:
         position = self.source.position[0]
-        self.progress.says(f"The snapshot of the source is at {position}; waiting until the job has passed it.")
+        self.progress.says(
+            f"The snapshot of the source is at {position}; waiting until the job has passed it, "
+            f"at most {self.passage.seconds:g} s (at a source at rest a commit to a table of the job brings it there)."
+        )
         passed = self.passage.passed(self.source.position)
         lacks = "" if passed else self.passage.last.lacks
         if not passed:

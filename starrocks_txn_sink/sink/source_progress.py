@@ -106,7 +106,8 @@ class SnapshotProgress:
         progress = Progress.of(self.marks)
         fields = {"job": self.job, "tables": progress.tables, "over": progress.over, "text": progress.text}
         if progress.tables:
-            self.listener(Event("snapshot.progressed", {**fields, "tables_over": list(ended)}))
+            more = {"unknown": progress.unknown, "tables_over": list(ended)}
+            self.listener(Event("snapshot.progressed", {**fields, **more}))
         if progress.ended:
             self.listener(Event("snapshot.ended", {"job": self.job, "tables": progress.tables}))
 

@@ -33,8 +33,10 @@ from starrocks_demo.display import (
 )
 from starrocks_demo.pipeline import Workspace
 from starrocks_demo.verdict import TableVerdict, Verdict
+from starrocks_txn_ops import cli
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.telemetry import Event
+from tests.support.product_files import ROOT
 from tests.support.terminal import Terminal
 from tests.support.waiting import wait_until
 
@@ -364,7 +366,27 @@ def test_right_is_0_and_leaves_nothing(
 ) -> None:
     code, folder = run(monkeypatch, tmp_path, summary())
     assert (code, folder.exists()) == (0, False)
-    assert capsys.readouterr().out.splitlines()[-1].startswith("RIGHT")
+    verdict, next_step = capsys.readouterr().out.split("\nNext, ")
+    assert verdict.splitlines()[-1].startswith("RIGHT")
+    page = re.search(r"docs/\S+\.md", next_step)
+    assert page is not None
+    assert (ROOT / page[0]).is_file()
+    for words_of_one in re.findall(r"starrocks-txn-sink (.*?)(?:    .*)?$", next_step, re.MULTILINE):
+        name, *words = words_of_one.split()
+        with pytest.raises(SystemExit) as left:
+            cli.main([name, "--help"])
+        known = capsys.readouterr().out
+        assert left.value.code == 0
+        assert all(word in known for word in words if word.startswith("--"))
+
+
+@pytest.mark.parametrize("words", [("--quiet",), ("--json",)])
+def test_who_asks_for_less_hears_nothing_of_what_is_next(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    run(monkeypatch, tmp_path, summary(), *words)
+    captured = capsys.readouterr()
+    assert "Next, " not in captured.out + captured.err
 
 
 @pytest.mark.parametrize(
