@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .setups import FIRST, RETRY, Setup
+from .setups import FIRST, REPAIR, RETRY, Setup
 from .state import (
     ABORTED,
     BARRIER,
@@ -44,6 +44,13 @@ Action = tuple[int, str]
 Move = tuple[Action, State]
 SERVER = -1
 _OPEN = (LOADED, SENT)
+_READ_ONCE = 2  # `claimed` of a repair that has read its rows
+_OF_A_HOLD = {
+    "list for a hold": "list and roll back",
+    "barrier of a hold": "barrier",
+    "check of a hold": "owner check",
+}
+"""Ingredients that two drivers need, too; a repair shows by itself what each is for."""
 
 
 class Protocol:
@@ -51,7 +58,8 @@ class Protocol:
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
-        self.without = setup.without
+        self.without = _OF_A_HOLD.get(setup.without, setup.without)
+        self._repairs = tuple(role == REPAIR for role in setup.roles)
         self._family = tuple(0 if role in (FIRST, RETRY) else 1 for role in setup.roles)
         self._kind = tuple(LANE if role in (FIRST, RETRY) else JOB for role in setup.roles)
         # whose labels a writer lists: a driver everybody's, an attempt those of its own run
@@ -93,7 +101,9 @@ class Protocol:
     # --- take-over: claim, list, barrier, read ---
 
     def _start(self, state: State, i: int, _: Writer, moves: list[Move]) -> None:
-        moves.append(((i, "starts"), _with(state, i, Writer(at=CLAIM))))
+        early = self._repairs[i] and self.without == "read under the hold"
+        writer = Writer(at=CLAIM, base=state.position) if early else Writer(at=CLAIM)
+        moves.append(((i, "starts"), _with(state, i, writer)))
 
     def _claim(self, state: State, i: int, writer: Writer, moves: list[Move]) -> None:
         if self.without == "only dead claims are removed":
@@ -166,12 +176,25 @@ class Protocol:
 
     def _read(self, state: State, i: int, writer: Writer, moves: list[Move]) -> None:
         self._forget(state, i, moves)
+        if self._repairs[i]:
+            self._read_rows(state, i, writer, moves)
+            return
         if self.without == "positions decide" and writer.label != NO_LABEL:
             is_visible = writer.label == VISIBLE
             sentence = "finds its label there" if is_visible else "does not find its label"
             self._continue(state, i, writer, writer.base + is_visible, sentence, moves)
             return
         self._continue(state, i, writer, state.position, "reads the position", moves)
+
+    def _read_rows(self, state: State, i: int, writer: Writer, moves: list[Move]) -> None:
+        """A repair reads the rows that it writes; after an unknown outcome it writes the same ones, unless they are."""
+        if writer.label == VISIBLE:
+            moves.append(((i, "finds its marker"), self._gone(state, i)))
+            return
+        early = self.without == "read under the hold" or writer.claimed == _READ_ONCE
+        base = writer.base if early else state.position
+        after = writer._replace(at=LOAD, base=base, claimed=_READ_ONCE, label=NO_LABEL, listed=0)
+        moves.append(((i, f"has rows as they are behind batch {base}"), _with(state, i, after)))
 
     def _forget(self, state: State, i: int, moves: list[Move]) -> None:
         """A driver removes the owner rows of lanes, which belong to another run than its own."""
@@ -200,7 +223,8 @@ class Protocol:
     def _load(self, state: State, i: int, writer: Writer, moves: list[Move]) -> None:
         at = COMMIT if self.without == "check after the loads" else CHECK
         after = writer._replace(at=at, label=LOADED, listed=0)
-        moves.append(((i, f"begins a label and loads batch {writer.base + 1}"), _with(state, i, after)))
+        what = "its rows" if self._repairs[i] else f"batch {writer.base + 1}"
+        moves.append(((i, f"begins a label and loads {what}"), _with(state, i, after)))
 
     def _check(self, state: State, i: int, writer: Writer, moves: list[Move]) -> None:
         if self.without != "owner check" and not self._owns(state, i, writer):
@@ -230,11 +254,13 @@ class Protocol:
         moves.append((hole, _with(state, i, writer._replace(at=at, label=ABORTED))))
         if len(state.log) < self.setup.unseen:
             action = (i, sentence)
-            batch = writer.base + 1
+            batch = self._batch(i, writer)
             after = self._applied(state, action, batch, i, writer.overtaken)
             moves.append((action, _with(after, i, writer._replace(at=at, label=COMMITTED))))
 
     def _applied(self, state: State, action: Action, batch: int, who: int, overtaken: int) -> State:
+        if batch < 0:
+            return self._repaired(state, action, -1 - batch, who, overtaken)
         bit = 1 << (batch - 1)
         if state.applied & bit:
             raise Violation("duplicated", self.said(action))
@@ -242,12 +268,26 @@ class Protocol:
             raise Violation("committed after it was taken over", self.said(action))
         return state._replace(applied=state.applied | bit, log=(*state.log, (DATA, batch, who)))
 
+    def _repaired(self, state: State, action: Action, base: int, who: int, overtaken: int) -> State:
+        """Rows that were read behind batch `base` are written: a later batch may have changed them."""
+        if state.applied != (1 << base) - 1:
+            raise Violation("overwritten", self.said(action))
+        if overtaken and not self.without:
+            raise Violation("committed after it was taken over", self.said(action))
+        return state._replace(log=(*state.log, (DATA, 0, who)))
+
+    def _batch(self, i: int, writer: Writer) -> int:
+        """What a writer's label has: the number of a batch, -1 - N for a repair read behind batch N."""
+        return -1 - writer.base if self._repairs[i] else writer.base + 1
+
     def _confirm(self, state: State, i: int, writer: Writer, moves: list[Move]) -> None:
         """get_load_state. A label that has ended may be forgotten, which leaves its outcome unknown."""
         label = writer.label
         if label == COMMITTED:
             return
-        if label == VISIBLE:
+        if label == VISIBLE and self._repairs[i]:
+            moves.append(((i, "sees its label visible"), self._gone(state, i)))
+        elif label == VISIBLE:
             self._continue(state, i, writer, writer.base + 1, "sees its label visible", moves)
         if label == ABORTED:
             again = writer._replace(at=LOAD, label=NO_LABEL, listed=0)
@@ -263,6 +303,11 @@ class Protocol:
         if self.without == "positions decide":
             label = ABORTED if writer.label in _OPEN else writer.label
             moves.append(((i, "rolls its label back"), _with(state, i, writer._replace(at=CLAIM, label=label))))
+            return
+        if self._repairs[i]:  # it is the owner as long as its check says so, and claims nothing again
+            label = ABORTED if writer.label in _OPEN else writer.label
+            again = writer._replace(at=BARRIER, label=label, listed=0, ahead=len(state.log))
+            moves.append(((i, "rolls its label back, writes the marker"), _with(state, i, again)))
             return
         after = _ownerless(state, i) if writer.label == COMMITTED else state
         moves.append(
@@ -282,7 +327,8 @@ class Protocol:
             request = "removal of claims" if message == _NO_CLAIM else "claim"
             moves.append(((SERVER, f"a late {request} is executed"), after._replace(log=(*state.log, message))))
             return
-        action = (SERVER, f"a late commit of batch {message[1]} is executed, its writer is gone")
+        what = "a repair" if message[1] < 0 else f"batch {message[1]}"
+        action = (SERVER, f"a late commit of {what} is executed, its writer is gone")
         moves.append((action, self._applied(after, action, message[1], DEAD, message[4])))
 
     def _published(self, state: State) -> State:
@@ -296,7 +342,7 @@ class Protocol:
             if entry[1] != EARLIER or self.without == "claims of one batch":
                 lane = entry[1]
         else:
-            position, writer = entry[1], entry[2]
+            position, writer = entry[1] or position, entry[2]
             if writer != DEAD:
                 writers[writer] = writers[writer]._replace(label=VISIBLE)
         return State(job, lane, position, state.applied, log, state.messages, tuple(writers))
@@ -327,7 +373,7 @@ class Protocol:
             return state
         after = state
         if writer.label == SENT:
-            message = (DATA, writer.base + 1, self._family[i], writer.listed, writer.overtaken)
+            message = (DATA, self._batch(i, writer), self._family[i], writer.listed, writer.overtaken)
             after = state._replace(messages=tuple(sorted((*state.messages, message))))
         else:
             after = _ownerless(state, i)

@@ -50,7 +50,8 @@ class Writer(NamedTuple):
 
     `claimed` is 0 as long as a first attempt writes without a claim. `listed` has a bit for each writer that has the
     label on its list of labels to roll back; `ahead` counts the ledger's commits that the writer waits for. `overtaken`
-    says that another writer has taken over since the writer did.
+    says that another writer has taken over since the writer did. Of a repair `base` is the last batch that was visible
+    when it read the rows that it writes, and `claimed` is 2 from then on.
     """
 
     at: int = DOWN
@@ -66,7 +67,8 @@ class State(NamedTuple):
     """Everything. `log` holds commits of the ledger that are not visible yet: (kind, who) and (DATA, batch, who).
 
     `applied` is a bit mask of committed batches, `position` the visible one. `messages` holds late claims (kind, who)
-    and late commits of labels without a holder (DATA, batch, family, listed, overtaken), sorted.
+    and late commits of labels without a holder (DATA, batch, family, listed, overtaken), sorted. The batch of a repair
+    that was read behind batch N is -1 - N in messages, and 0 in the log.
     """
 
     job: int

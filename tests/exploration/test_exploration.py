@@ -23,6 +23,10 @@ STEPS = {
     "positions decide": ("duplicated", 25),
     "claims of one batch": ("duplicated", 15),
     "only dead claims are removed": ("duplicated", 15),
+    "read under the hold": ("overwritten", 20),
+    "list for a hold": ("overwritten", 19),
+    "barrier of a hold": ("overwritten", 19),
+    "check of a hold": ("overwritten", 19),
 }
 
 
