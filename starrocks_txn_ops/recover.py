@@ -91,8 +91,7 @@ def inspect_job(options: SinkOptions, seconds: float, *, roll_back: bool = False
     with closing(LeaderConnection(options)) as connection, closing(HttpTransport(options)) as transport:
         _require_database(connection, options, deadline)
         store, rng = SqlLedger(connection, options.database), random.Random()
-        listing = retry_until_answered(ledger.ListUnfinished(LabelPrefix(str(options.job))), rng)
-        names = protocol.run(listing, transport, clock, deadline, store)
+        names: Sequence[str] = store.execute(ledger.ListUnfinished(LabelPrefix(str(options.job))), deadline)
         if not names and not accept:
             LedgerReader(connection, options.database, deadline).require_job(str(options.job))
         states = label_states(transport, options.database, names, deadline)

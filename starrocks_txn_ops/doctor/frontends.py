@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from starrocks_txn_ops.doctor.server import judge_versions
+from starrocks_txn_ops.doctor.server import HELD, judge_versions, unfinished_labels
 from starrocks_txn_ops.doctor.target import Finding, Severity, Target, Topic
 from starrocks_txn_sink.errors import (
     AuthenticationFailed,
@@ -23,8 +23,8 @@ from starrocks_txn_sink.http.connection import HttpResponse
 from starrocks_txn_sink.http.transport import read_load_state, read_reply
 from starrocks_txn_sink.options.addresses import HOST_HINT, Address, parse_location
 from starrocks_txn_sink.options.redirects import RedirectRules
-from starrocks_txn_sink.protocol import ledger, refusals
-from starrocks_txn_sink.protocol.label import Label, LabelPrefix
+from starrocks_txn_sink.protocol import refusals
+from starrocks_txn_sink.protocol.label import Label
 from starrocks_txn_sink.protocol.wire import Operation, Reply, Status
 from starrocks_txn_sink.sql.connection import Row, is_alive, leads
 
@@ -367,7 +367,7 @@ def _redirect_backends(target: Target) -> Iterator[tuple[Address | Finding, str]
             backend = parse_location(answer.location) if answer.status == HTTPStatus.TEMPORARY_REDIRECT else None
             if backend is not None:
                 if table == target.tables[0] and target.options.exactly_once:
-                    yield judge_listed(_is_listed(target, trial)), ""
+                    yield _judge_take_over(target, trial), ""
                 yield backend, f"the backend for table {table}"
                 continue
             yield judge_refused_load(table, answer), ""
@@ -377,10 +377,14 @@ def _redirect_backends(target: Target) -> Iterator[tuple[Address | Finding, str]
             trial.roll_back()
 
 
-def _is_listed(target: Target, trial: TrialTransaction) -> bool:
-    """Whether the query of a take-over finds the trial's label, which has a load by now."""
-    sql, parameters = ledger.ListUnfinished(LabelPrefix(LABEL)).statement(trial.database)
-    return trial.label in [str(row["label"]) for row in target.sql().rows(sql, parameters)]
+def _judge_take_over(target: Target, trial: TrialTransaction) -> Finding:
+    """Whether a take-over finds the trial's label, which has a load by now; a warning if its list does not come."""
+    try:
+        return judge_listed(trial.label in unfinished_labels(target, trial.database))
+    except QueryRefused as error:
+        return Topic("transaction.listed").skip(f"open labels cannot be listed: {error.message}")
+    except QueryFailed as error:
+        return Topic("transaction.listed").warning(error.message, HELD, error.advice)
 
 
 def judge_listed(listed: bool) -> Finding:

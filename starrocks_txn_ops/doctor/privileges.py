@@ -2,21 +2,26 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from typing import Final
 
+from starrocks_txn_ops.doctor.server import HELD
 from starrocks_txn_ops.doctor.target import Finding, Target, Topic
-from starrocks_txn_sink.errors import QueryRefused
+from starrocks_txn_sink.errors import QueryFailed, QueryRefused
 from starrocks_txn_sink.options import SchemaChanges
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, identifier
 from starrocks_txn_sink.sql.connection import SqlConnection, count_alive
 
+_SECONDS: Final = 5.0
+"""The view answers in milliseconds, unless open loads hold all threads of a backend (wire contract 4.16)."""
 _ADMIN_ROLES = ("root", "db_admin")
 """Built-in roles of StarRocks that hold every privilege the sink needs on tables."""
 
 
 def check_privileges(target: Target) -> Iterator[Finding]:
     """Check every privilege that the sink needs besides the loads themselves."""
-    database, sql = target.require_database(), target.sql()
-    yield _check_loads_view(sql)
+    database = target.require_database()
+    yield _check_loads_view(target.sql())
+    sql = target.sql()
     grants = _grants(sql)
     has_ledger = _ledger_exists(sql, database)
     if target.options.exactly_once:
@@ -37,7 +42,13 @@ def check_privileges(target: Target) -> Iterator[Finding]:
 def _check_loads_view(sql: SqlConnection) -> Finding:
     check = Topic("privilege.loads")
     try:
-        sql.rows("SELECT LABEL FROM information_schema.loads LIMIT 1")
+        sql.rows("SELECT LABEL FROM information_schema.loads LIMIT 1", seconds=_SECONDS)
+    except QueryFailed:
+        return check.warning(
+            f"information_schema.loads has not answered within {_SECONDS:g} s.",
+            HELD,
+            "Look at backend.threads, and at SHOW PROC '/transactions/<database>/running'.",
+        )
     except QueryRefused as error:
         return check.failure(
             f"information_schema.loads cannot be read: {error.message}",

@@ -38,7 +38,7 @@ _LISTS_COMMITTED = (
 )
 _LIST_SECONDS = 12.0
 """For the list of labels, asked in two ways of five seconds each."""
-_HELD = "While open loads hold all threads of a backend, commits, take-overs and information_schema wait."
+HELD = "While open loads hold all threads of a backend, commits, take-overs and information_schema wait."
 OWN_LOADS = 2
 """Of a label for the sink's own tables: the ledger, and the receipts' log or the dead letters."""
 
@@ -131,12 +131,12 @@ def check_limits(target: Target) -> Iterator[Finding]:
     database = target.require_database()
     yield from check_threads(target)
     try:
-        labels = _unfinished(target, database)
+        labels = unfinished_labels(target, database)
     except QueryRefused as refused:
         yield Topic("transaction.headroom").skip(f"open labels cannot be listed: {refused.message}")
         return
     except StarRocksSinkError as error:
-        yield Topic("transaction.headroom").warning(error.message, _HELD, error.advice)
+        yield Topic("transaction.headroom").warning(error.message, HELD, error.advice)
         return
     yield judge_headroom(_count_running(target, database, labels), config)
 
@@ -152,8 +152,11 @@ class _EveryLabel(LabelPrefix):
         return bool(label)
 
 
-def _unfinished(target: Target, database: str) -> Sequence[str]:
-    """Labels that have not ended, of all writers; raises QueryFailed if the list does not come in time."""
+def unfinished_labels(target: Target, database: str) -> Sequence[str]:
+    """Labels that have not ended, of all writers, as a take-over lists them.
+
+    Raises QueryFailed if the list does not come in time.
+    """
     with closing(LeaderConnection(target.options)) as connection:
         deadline = Deadline.after(_LIST_SECONDS, target.clock)
         labels: Sequence[str] = SqlLedger(connection, database).execute(ListUnfinished(_EveryLabel("")), deadline)

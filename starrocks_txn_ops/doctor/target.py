@@ -167,7 +167,12 @@ class Target:
         return self._http.ask(request, address, Deadline.after(_STEP_SECONDS, self.clock))
 
     def sql(self) -> SqlConnection:
-        """A connection to the first query port that accepts the login. Raises SectionSkipped if none does."""
+        """A connection to the first query port that accepts the login. Raises SectionSkipped if none does.
+
+        It is another one after a statement without an answer: what was said of that one says nothing of the next.
+        """
+        if self._sql is not None and not self._sql.is_open:
+            self._sql = None
         for address in self.options.query_addresses:
             if self._sql is None and address not in self._closed:
                 with suppress(QueryFailed, QueryRefused):

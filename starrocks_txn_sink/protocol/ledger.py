@@ -405,12 +405,17 @@ def fenced(subject: str, holder: Owner | None) -> StarRocksSinkError:
 
 
 def retry_until_answered(request: LedgerRequest, rng: random.Random) -> Steps[Any]:
-    """Repeat `request` until it is answered; it must only read."""
+    """Repeat `request` until it is answered; it must only read.
+
+    At the deadline the error has the last two different reasons: the very last may be that no time was left.
+    """
+    reasons: list[str] = []
     for tries in itertools.count():
         answer = yield request
         if not isinstance(answer, TransportError):
             return answer
-        waiting = f"the ledger answering {type(request).__name__}, after: {answer.message.rstrip('.')}"
+        reasons = [*(reason for reason in reasons if reason != answer.message), answer.message][-2:]
+        waiting = f"the ledger answering {type(request).__name__}, after: {' '.join(reasons).rstrip('.')}"
         yield Wait(BACKOFF.seconds(tries, rng), waiting)
 
 

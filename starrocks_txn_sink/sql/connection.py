@@ -129,6 +129,11 @@ class QueryPort:
         except OSError:
             return False
 
+    @property
+    def is_open(self) -> bool:
+        """Whether statements may run: neither `close` nor an error without an answer has ended the connection."""
+        return self._driver is not None
+
     def close(self) -> None:
         """Close the connection; never raises."""
         driver, self._driver = self._driver, None
@@ -290,9 +295,15 @@ class SqlConnection:
                 error = failed
         raise error
 
-    def rows(self, sql: str, parameters: tuple[object, ...] = ()) -> list[Row]:
-        """All rows as dicts, with column names in lower case."""
-        return self._port.run(sql, parameters, self._within(self._options.read_timeout)).as_dicts()
+    @property
+    def is_open(self) -> bool:
+        """As `QueryPort.is_open`."""
+        return self._port.is_open
+
+    def rows(self, sql: str, parameters: tuple[object, ...] = (), seconds: float | None = None) -> list[Row]:
+        """All rows as dicts, with column names in lower case; within `seconds`, None: `read_timeout`."""
+        limit = self._options.read_timeout if seconds is None else seconds
+        return self._port.run(sql, parameters, self._within(limit)).as_dicts()
 
     def version(self) -> str:
         """The server's release, as in `4.1.1-ad83983`; needs no backend."""
