@@ -67,7 +67,8 @@ class DebeziumSource(EventSource):
 class Proof:
     """A source transaction is proved by the messages in front of the offset `needed`.
 
-    It is not, as long as rows of a further delivery are read, and the BEGIN of this delivery is not: `strays` has the
+    They are its own, and those of all that was sent before: what comes again may be another source's. It is not proved,
+    as long as rows of a further delivery are read, and the BEGIN of this delivery is not: `strays` has the
     offsets of such rows, and of their BEGIN.
     """
 
@@ -253,10 +254,11 @@ def _moved(transaction: SourceTransaction, shift: int) -> SourceTransaction:
 
 
 def _proof(deliveries: list[_Delivery], transaction: SourceTransaction) -> Proof:
-    same_number = [delivery for delivery in deliveries if delivery.of == (transaction.partition, transaction.number)]
-    needed = max(max(delivery.begin, *delivery.others) + 1 for delivery in same_number if delivery.needed)
+    same_source = [delivery for delivery in deliveries if delivery.of[0] == transaction.partition]
+    same_number = [delivery for delivery in same_source if delivery.of[1] == transaction.number]
+    last = max(number for number, each in enumerate(same_source) if each in same_number and each.needed)
     return Proof(
-        needed,
+        max(max(delivery.begin, *delivery.others) + 1 for delivery in same_source[: last + 1]),
         tuple((row, delivery.begin) for delivery in same_number if not delivery.needed for row in delivery.others),
     )
 

@@ -27,10 +27,6 @@ RECREATED: Final[dict[str, Callable[..., History]]] = {
 }
 """Schedules whose source is recreated: by what comes again."""
 
-
-_KEPT: Final = (0, 1, 2, 4, 5)
-"""Of two turns of RECREATED all but the second `same ids`, whose server was reset (`recreated_world._FOLLOW`)."""
-
 _WORLDS = (run_schedule, run_assembling, run_debezium)
 
 
@@ -46,23 +42,13 @@ def run_recreated(seed: int, say: Say | None = None, name: int | None = None) ->
     return [*RECREATED.values()][number](turn, say, seed if name is None else name)
 
 
-def run_kept(seed: int, say: Say | None = None, name: int | None = None) -> History:
-    """As `run_recreated`, without the schedules whose promise is not kept yet.
-
-    They are those of a server that was reset and gives all of its GTIDs again: 3 of 60 lose a source transaction that
-    came in a micro-batch with the old source's (docs/inside/reliability.md). `prove --recreated` has them, too.
-    """
-    turn, number = divmod(seed, len(_KEPT))
-    return run_recreated(2 * len(RECREATED) * turn + _KEPT[number], say, seed if name is None else name)
-
-
 def run_any(seed: int, say: Say | None = None) -> History:
     """Run the schedule of `seed`."""
     turn, number = divmod(seed, _TURN)
     if number in _ASSEMBLING:
         return run_assembling(len(_ASSEMBLING) * turn + _ASSEMBLING.index(number), say, seed)
     if number in _RECREATED:
-        return run_kept(len(_RECREATED) * turn + _RECREATED.index(number), say, seed)
+        return run_recreated(len(_RECREATED) * turn + _RECREATED.index(number), say, seed)
     if number == _DEBEZIUM:
         return run_debezium(turn, say, seed)
     if number == _AT_LEAST_ONCE:

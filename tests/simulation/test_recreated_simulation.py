@@ -8,7 +8,7 @@ from tests.support.depth import scaled
 
 from .sabotage import seeds_needed
 from .sabotage.registry import RECREATED
-from .schedules import run_kept
+from .schedules import run_recreated
 
 SEEDS = 60  # a third of them in each world
 
@@ -24,7 +24,7 @@ _FIRST = {
 
 
 def test_schedules_with_recreated_sources_keep_every_promise() -> None:
-    histories = [run_kept(seed) for seed in range(scaled(SEEDS))]
+    histories = [run_recreated(seed) for seed in range(scaled(SEEDS))]
     assert [(history.seed, history.violations[0]) for history in histories if history.violations] == []
     assert sum(history.faults for history in histories) > SEEDS
 

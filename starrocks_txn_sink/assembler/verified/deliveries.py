@@ -68,11 +68,12 @@ class Joined:
 
 
 def join_deliveries(
-    events: pa.Table, code: Indexes, is_begin: Mask, overdue: Mask, with_rows: WithRows
+    events: pa.Table, code: Indexes, is_begin: Mask, known: Mask, overdue: Mask, with_rows: WithRows
 ) -> tuple[dict[int, Joined], Mask]:
     """Judge the transactions with several BEGINs: the proven ones, and a mask of the unproven ones.
 
-    All rows of the transactions `overdue` count as arrived.
+    Those that are `known` are settled: a delivery that its END proves needs no other one. All rows of the transactions
+    `overdue` count as arrived.
     """
     begins = np.bincount(code[is_begin], minlength=len(overdue))
     unproven = begins > 1
@@ -80,7 +81,8 @@ def join_deliveries(
     if unproven.any():
         cut = _CutTransactions(events, with_rows)
         for group in np.flatnonzero(unproven).tolist():
-            whole_rows = cut.join(np.flatnonzero(code == group), complete=bool(overdue[group]))
+            places = np.flatnonzero(code == group)
+            whole_rows = cut.join(places, known=bool(known[group]), complete=bool(overdue[group]))
             if whole_rows is not None:
                 joined[group], unproven[group] = whole_rows, False
     return joined, unproven
@@ -106,9 +108,10 @@ class _CutTransactions:
         names = (v.TOTAL_ORDER, model.POSITION, v.SEQUENCE, v.TIMESTAMP)
         self.order, self.position, self.sequence, self.timestamp = (integer_column(events, name) for name in names)
 
-    def join(self, places: Indexes, *, complete: bool) -> Joined | None:
+    def join(self, places: Indexes, *, known: bool, complete: bool) -> Joined | None:
         """Join the deliveries of the transaction whose events are at `places`; None if they do not prove it.
 
+        Of one that is `known` the rest alone is enough: its last row tells what it is (`repeats`).
         `complete` states that all of its rows have arrived (open_timeout is above the lag between the topics). Then a
         delivery whose first row is unknown begins where the known rows end, if nothing proves another place.
         """
@@ -116,6 +119,8 @@ class _CutTransactions:
         if deliveries is None:
             return None
         joined = self._join(deliveries, complete=False)
+        if joined is None and known:
+            joined = self._rest(deliveries)
         if joined is None and complete:
             joined = self._join(deliveries, complete=True)
         return joined
@@ -135,6 +140,14 @@ class _CutTransactions:
             rows_before = rows if len(rows) > len(rows_before) else rows_before
         return None
 
+    def _rest(self, deliveries: list[_Delivery]) -> Joined | None:
+        """The first delivery that its END proves; nothing else is known to be of it."""
+        for rest in deliveries:
+            if self._proves(rest) and (np.diff(self.position[rest.rows]) >= 0).all():
+                others = [self._others(rest.rows, each) for each in deliveries]
+                return Joined(rest.rows, rest.end, others=np.concatenate(others))
+        return None
+
     def _repeats(self, rows: Indexes, later: _Delivery) -> bool:
         """Whether the first row of a later delivery is one of the transaction's `rows`, wherever it stands."""
         ours, theirs = np.repeat(later.rows[:1], len(rows)), rows
@@ -143,17 +156,19 @@ class _CutTransactions:
     def _others(self, rows: Indexes, delivery: _Delivery) -> Indexes:
         """The events of a delivery that are not proved to be repeats of the transaction's `rows`.
 
-        All of them, if rows that its END counts are still to come; else the rows that are none of `rows`.
+        All of them, if rows that its END counts are still to come; else the rows that are none of `rows`, or younger
+        than the END: of a further delivery, whose BEGIN is still to be read.
         """
         is_row = ~self.is_begin[delivery.places] & ~self.is_end[delivery.places]
         more = delivery.places[is_row]
         more = more[~np.isin(more, rows)]
+        late = more[self.timestamp[more] > self.timestamp[delivery.end]] if delivery.end >= 0 else more[:0]
         if not len(more) and (delivery.end < 0 or self._proves(delivery)):
             return more
         if delivery.end >= 0 and not self._proves(delivery):
             return delivery.places
         ours = {*self._contents(rows)}
-        return more[[content not in ours for content in self._contents(more)]]
+        return np.union1d(late, more[[content not in ours for content in self._contents(more)]])
 
     def _contents(self, rows: Indexes) -> list[tuple[str | None, ...]]:
         table = self.with_rows(self.events.take(pa.array(rows)))
@@ -177,9 +192,9 @@ class _CutTransactions:
         ]
 
     def _delivery(self, begin: int, ends: Indexes, rows: Indexes) -> _Delivery:
-        """The delivery with these ENDs and rows, without the rows that a producer repeated."""
+        """The delivery with these ENDs and rows, of which the oldest count: others are copies, or of a later one."""
         places = np.concatenate([[begin], ends, rows])
-        rows = rows[np.argsort(self.order[rows], kind="stable")]
+        rows = rows[np.lexsort((self.timestamp[rows], self.order[rows]))]
         again = np.flatnonzero(np.diff(self.order[rows]) == 0) + 1
         rows = np.delete(rows, again[same_rows(self.events, rows[again], rows[again - 1], self.with_rows)])
         follows = self.order[rows] == np.arange(1, len(rows) + 1)

@@ -68,11 +68,13 @@ class Settled:
     """The newest ids of transactions that were released, or came again, each with a hash of its END's place.
 
     A transaction with the same id and another place is another one: of a source that counts from an old number on. The
-    hash is 0 where the END has no place of its own; a GTID is the place itself.
+    hash is 0 where the END has no place of its own; a GTID is the place itself. `time` is that of the newest END, in
+    Kafka.
     """
 
     ids: tuple[str, ...] = ()
     places: bytes = b""
+    time: int | None = None
 
     def known(self, ids: pa.Array) -> Mask:
         """Mask of the `ids` that are among these."""
@@ -87,13 +89,14 @@ class Settled:
         mask: Mask = (before != now) & (before != 0) & (now != 0)
         return mask
 
-    def and_more(self, ids: pa.Array, places: Indexes, most: int) -> Settled:
-        """These and others, the newest `most` of them."""
+    def and_more(self, ids: pa.Array, places: Indexes, time: int | None, most: int) -> Settled:
+        """These and others, the newest `most` of them, the ENDs of which are not younger than `time`."""
         before = zip(self.ids, np.frombuffer(self.places, np.uint32).tolist(), strict=True)
         newest = dict(before) | dict(zip(ids.to_pylist(), _hashes(ids, places).tolist(), strict=True))
         kept = list(newest.items())[-most:]
         hashes = np.array([place for _, place in kept], dtype=np.uint32)
-        return Settled(tuple(txn_id for txn_id, _ in kept), hashes.tobytes())
+        times = [each for each in (self.time, time) if each is not None]
+        return Settled(tuple(txn_id for txn_id, _ in kept), hashes.tobytes(), max(times, default=None))
 
 
 def _hashes(ids: pa.Array, places: Indexes) -> npt.NDArray[np.uint32]:
@@ -175,14 +178,13 @@ def judge(
     return replace(past, runs=runs), unproved, waiting
 
 
-def strangers(past: Past, repeats: Placed, with_rows: WithRows) -> set[str]:
-    """The ids of the `repeats` that `past` does not know by place and content: of another source, if there is one."""
-    ids = set[str](repeats.ids.to_pylist())
+def strangers(past: Past, repeats: Placed, with_rows: WithRows) -> Mask:
+    """Mask of the `repeats` that `past` does not know by place and content: of another source, if there is one."""
+    mask = np.ones(len(repeats.ids), dtype=bool)
     for log, (at, places) in repeats.by_log(past).items():
         checksums = lambda chosen, at=at: repeats.checksums(at[chosen], with_rows)  # noqa: E731
-        known = history.known(past.histories.get(log, b""), places, checksums)
-        ids.difference_update(repeats.ids.take(pa.array(at[known])).to_pylist())
-    return ids
+        mask[at] = ~history.known(past.histories.get(log, b""), places, checksums)
+    return mask
 
 
 def remember(past: Past, released: Placed, with_rows: WithRows) -> Past:

@@ -134,17 +134,16 @@ class VerifiedAssembler:
         arrivals = pa.array(np.full(intake.events.num_rows, float(now)))
         table = pa.concat_tables([held_events, intake.events.append_column(v.HELD_EVENTS.field(v.ARRIVED), arrivals)])
         table = table.combine_chunks()  # rows are taken from it piece by piece
-        counts = tally.tally(table, now - (self.policy.open_timeout or math.inf), with_rows)
-        known = state.settled.known(counts.ids)
-        self._refuse_known_ids(table, counts, known, state)
-        classes = tally.classify(counts, state.last_position, state.past, known)
+        counts = tally.tally(table, now - (self.policy.open_timeout or math.inf), with_rows, state.settled)
+        self._refuse_known_ids(table, counts, state)
+        classes = tally.classify(counts, state.last_position, state.past)
         self._refuse(table, counts, classes, now)
         judgement = _JudgedEvents(table, replace(counts, position=classes.position), classes)
         past, unproved, unsettled = self._judge_repeats(judgement, state, everything, with_rows)
         is_new = np.arange(table.num_rows) >= held_events.num_rows
         unknown = judgement.unproved(unproved) & is_new
         judgement = judgement.without(unsettled)
-        state = replace(state, past=past, settled=judgement.settled_after(state.settled))
+        state = replace(state, past=past, settled=judgement.settled_after(state.settled, newer=not unsettled))
         expired = judgement.expired(state.settled)
         unknown |= expired
         trusted = self._tell_trusted(judgement)
@@ -154,10 +153,10 @@ class VerifiedAssembler:
         notices = (*notices, *waiting, *trusted, *self._repeat_notices(table.filter(pa.array(unknown))))
         return _judgement(judgement, state, counters, expired, letters, notices)
 
-    def _refuse_known_ids(self, table: pa.Table, counts: Tally, known: Mask, state: VerifiedState) -> None:
+    def _refuse_known_ids(self, table: pa.Table, counts: Tally, state: VerifiedState) -> None:
         """Raise SourceChanged for a transaction that has the id of another one.
 
-        The other one is here, too, or its id is `known`, and its END was at another place, or it ended below this one.
+        The other one is here, too, or its id is known, and its END was at another place, or it ended below this one.
         """
         twice = np.flatnonzero(counts.foreign >= 0)
         if len(twice):
@@ -165,9 +164,9 @@ class VerifiedAssembler:
             first = int(twice[times.argmin()])
             error = repeats.two_of_one_id(self.source, counts.ids[first].as_py(), int(counts.position[first]))
             raise self._with_time(error, int(times.min()))
-        if not known.any():
+        if not counts.known.any():
             return
-        ends = np.flatnonzero(v.has_status(table, v.END) & np.append(known, False)[counts.code])
+        ends = np.flatnonzero(v.has_status(table, v.END) & np.append(counts.known, False)[counts.code])
         ids, places = table[model.TXN_ID].take(pa.array(ends)), integer_column(table, model.POSITION)[ends]
         ids = ids.combine_chunks()
         above = np.zeros(len(ends), dtype=bool)
@@ -201,17 +200,18 @@ class VerifiedAssembler:
         past = replace(state.past, shift=judgement.classes.shift)
         past = repeats.remember(past, judgement.placed(judgement.full), with_rows)
         past = replace(past, gtids=past.gtids.and_more(judgement.ids(judgement.classes.released)))
-        again = judgement.placed(repeated[judgement.tally.expected[repeated] > 0])
+        with_their_rows = repeated[judgement.tally.expected[repeated] > 0]
+        again = judgement.placed(with_their_rows)
         try:
             return repeats.judge(self.source, past, again, with_rows, newer=len(judgement.full) > 0)
         except SourceChanged as error:
-            raise self._with_way_on(error, everything, repeats.strangers(past, again, with_rows)) from None
-
-    def _with_way_on(self, error: SourceChanged, events: Sequence[pa.Table], ids: set[str]) -> SourceChanged:
-        """The same error with what to set, so that the transactions `ids` are those of a new source."""
-        return self._with_time(error, _time_of(pa.concat_tables(events), ids))
+            strangers = with_their_rows[repeats.strangers(past, again, with_rows)]
+            raise self._with_time(
+                error, _time_of(pa.concat_tables(everything), judgement.first_time(strangers))
+            ) from None
 
     def _with_time(self, error: SourceChanged, time: int | None) -> SourceChanged:
+        """The same error with what to set, so that what was sent from `time` on is of a new source."""
         declared = self.policy.new_sources
         if time is None or declared is None:
             return error
@@ -362,11 +362,13 @@ class _JudgedEvents:
         """The transactions that are released, or repeats."""
         return np.concatenate([self.classes.released, self.classes.repeated])
 
-    def settled_after(self, before: Settled) -> Settled:
-        """Those of `before`, and these."""
+    def settled_after(self, before: Settled, *, newer: bool) -> Settled:
+        """Those of `before`, and these. Not `newer`: some wait that may be older than these."""
         newest = self.settled[-v.MAX_REMEMBERED :]
         places = integer_column(self.table, model.POSITION)[self.tally.end[newest]]
-        return before.and_more(self.ids(newest), places, v.MAX_REMEMBERED)
+        times = integer_column(self.table, v.TIMESTAMP)[self.tally.end[self.settled]]
+        time = int(times.max()) if newer and len(times) and times.max() != NOWHERE else None
+        return before.and_more(self.ids(newest), places, time, v.MAX_REMEMBERED)
 
     @property
     def strays(self) -> Mask:
@@ -405,6 +407,12 @@ class _JudgedEvents:
         positions, sequence = self.tally.position[transactions], self.tally.commit[transactions]
         return Placed(self.ids(transactions), positions, sequence, self.table, last_rows)
 
+    def first_time(self, transactions: Indexes) -> int | None:
+        """The time of the first event of `transactions`; None where they have none."""
+        mine = np.isin(self.tally.code, transactions)
+        first: int | None = pc.min(self.table[v.TIMESTAMP].filter(pa.array(mine))).as_py()
+        return first
+
     @property
     def snapshot(self) -> Indexes:
         """Places of snapshot rows, in arrival order."""
@@ -440,10 +448,8 @@ def _judgement(
     return Judgement(state, counters, units, letters, notices, table, ~finished)
 
 
-def _time_of(events: pa.Table, ids: set[str]) -> int | None:
-    """The time in Kafka of the first event of the transactions `ids`, or of the snapshot in front of them."""
-    mine = pc.is_in(events[model.TXN_ID], pa.array(sorted(ids), pa.string()))
-    first: int | None = pc.min(events[v.TIMESTAMP].filter(mine)).as_py()
+def _time_of(events: pa.Table, first: int | None) -> int | None:
+    """The time in Kafka of a source whose first transaction is of the time `first`, or of the snapshot in front."""
     if first is None:
         return None
     earlier = events.filter(pc.less(events[v.TIMESTAMP], first))

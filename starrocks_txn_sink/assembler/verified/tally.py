@@ -19,12 +19,13 @@ from starrocks_txn_sink.assembler.rules.intake import Indexes, Mask
 from starrocks_txn_sink.assembler.verified import intake as v
 from starrocks_txn_sink.assembler.verified.deliveries import WithRows, integer_column, join_deliveries, same_rows
 from starrocks_txn_sink.assembler.verified.gtids import has_gtid
-from starrocks_txn_sink.assembler.verified.repeats import Past
+from starrocks_txn_sink.assembler.verified.parts import parts
+from starrocks_txn_sink.assembler.verified.repeats import Past, Settled
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """The transactions of a step, numbered in the order of first appearance.
+    """The transactions of a step, by number; of an id that is settled there may be several (`parts`).
 
     `code`, `repeated`, `surplus` and `others` have an entry per event, `rows` one per row, all other arrays one per
     transaction. The rows of transaction t are at the places `rows[first[t]:first[t + 1]]`.
@@ -49,24 +50,26 @@ class Tally:
     foreign: Indexes  # the BEGIN from which on rows are of another transaction with the same id; -1: none
     others: Mask  # events of a released transaction's later deliveries that are not proved to be repeats
     trusted: Mask  # whole, as far as time tells: no count proves that nothing lies between two deliveries
+    known: Mask  # have the id of a settled one
+    further: Mask  # of these: begun and ended behind all that is settled, so no copies of it
+    undecided: tuple[int, int] | None  # of the first such END in `others`: its transaction and sequence
 
 
-def tally(events: pa.Table, arrived_before: float, with_rows: WithRows) -> Tally:
-    """Tally `events` (intake.HELD_EVENTS, perhaps without rows, which `with_rows` adds).
+def tally(events: pa.Table, arrived_before: float, with_rows: WithRows, settled: Settled) -> Tally:
+    """Tally `events` (intake.HELD_EVENTS, perhaps without rows, which `with_rows` adds) behind those that are settled.
 
     A transaction whose first event arrived at or before `arrived_before` (seconds) counts as having all of its rows.
     """
-    encoded = events[model.TXN_ID].combine_chunks().dictionary_encode()
-    ids = encoded.dictionary
-    code: Indexes = pc.fill_null(encoded.indices, -1).to_numpy().astype(np.int64)
+    of_parts = parts(events, settled)
+    ids, code, known = of_parts.ids, of_parts.code, of_parts.known
     is_begin, is_end = v.has_status(events, v.BEGIN), v.has_status(events, v.END)
-    is_row = ~is_begin & ~is_end & (code >= 0)
+    is_row, arrived = ~is_begin & ~is_end & (code >= 0), events[v.ARRIVED].to_numpy()
     end = _ends(events, code, is_end, len(ids))
     commit = np.where(end >= 0, integer_column(events, v.SEQUENCE)[end], NOWHERE)
     expected = np.where(end >= 0, integer_column(events, v.EVENT_COUNT, -1)[end], -1)
     overdue = np.zeros(len(ids), dtype=bool)
-    overdue[code[(code >= 0) & ~is_begin & (events[v.ARRIVED].to_numpy() <= arrived_before)]] = True
-    joined, unproven = join_deliveries(events, code, is_begin, overdue, with_rows)
+    overdue[code[(code >= 0) & ~is_begin & (arrived <= arrived_before)]] = True
+    joined, unproven = join_deliveries(events, code, is_begin, known, overdue, with_rows)
     orders = integer_column(events, v.TOTAL_ORDER, 0).copy()
     for transaction, delivery in joined.items():  # joined rows get new numbers, over all deliveries
         orders[code == transaction] = 0
@@ -93,24 +96,34 @@ def tally(events: pa.Table, arrived_before: float, with_rows: WithRows) -> Tally
     position[filled] = np.maximum(position[filled], np.maximum.reduceat(positions[rows], first[filled]))
     needed = np.zeros(len(code), dtype=bool)
     needed[np.concatenate([rows, end[end >= 0]])] = True
-    # No repeats: rows and ENDs of a cut transaction, which may be needed until its release, and a copy with another
+    # No repeats: rows and ENDs of a cut transaction, which may be needed until its release, and copies with another
     # timestamp, which may be of another delivery.
-    repeated = is_end & ~needed
+    last = np.append(np.where(end >= 0, times[end], NOWHERE), NOWHERE)[code]  # the time of the END
+    repeated = is_end & ~needed & (times == last)
     repeated[copies[same & (times[copies] == times[before]) & ~conflict[code[copies]]]] = True
     is_cut = unproven.copy()
     is_cut[list(joined)] = True
     repeated &= ~np.append(is_cut, False)[code]
     others = np.zeros(len(code), dtype=bool)
     others[[place for delivery in joined.values() for place in delivery.others.tolist()]] = True
+    sequence = integer_column(events, v.SEQUENCE)
+    ends_to_come = np.flatnonzero(others & is_end & ~needed & (arrived > arrived_before))
+    undecided = int(ends_to_come[sequence[ends_to_come].argmin()]) if len(ends_to_come) else -1
+    # What is younger than the END is of a further delivery, whose BEGIN is still to be read.
+    others |= (is_row | is_end) & (last != NOWHERE) & (times > last) & ~repeated & ~np.append(is_cut, False)[code]
     others &= ~needed
     surplus = (is_row | is_end) & ~repeated & ~needed & ~others
     foreign = np.full(len(ids), -1, dtype=np.int64)
     foreign[list(joined)] = [delivery.foreign for delivery in joined.values()]
+    begun = np.zeros(len(ids) + 1, dtype=bool)
+    begun[code[is_begin]] = True
+    further = of_parts.later & (end >= 0) & begun[:-1]
     trusted = np.zeros(len(ids), dtype=bool)
     trusted[[transaction for transaction, delivery in joined.items() if delivery.trusted]] = True
     return Tally(
         ids, code, end, commit, rows, first, count, repeated, surplus, conflict, unproven, expected, collections_agree,
-        whole, overdue & ~whole, position, foreign, others, trusted & whole,
+        whole, overdue & ~whole, position, foreign, others, trusted & whole, known, further,
+        (int(code[undecided]), int(sequence[undecided])) if undecided >= 0 else None,
     )  # fmt: skip
 
 
@@ -173,21 +186,26 @@ class TransactionClasses:
     shift: int  # of the next transactions
 
 
-def classify(counts: Tally, last_position: int | None, past: Past, known: Mask) -> TransactionClasses:
-    """Classify the tallied transactions, of which the mask `known` have the id of a settled one.
+def classify(counts: Tally, last_position: int | None, past: Past) -> TransactionClasses:
+    """Classify the tallied transactions.
 
     A transaction is released if it is whole and all earlier commits are settled. An overdue transaction is given up;
-    otherwise it would hold back all later ones. `history.kinds` decides what is new, by GTIDs and by positions. These
-    count for a GTID below all of its server, too, unless they have gone back: they are of another log then.
+    otherwise it would hold back all later ones. So does one that has the id of a settled one, and is no copy of it:
+    what comes behind it may be another source's, too. `history.kinds` decides what is new, by GTIDs and by positions.
+    These count for a GTID below all of its server, too, unless they have gone back: they are of another log then.
     """
-    strays = known & ~counts.whole
+    strays = counts.known & ~counts.whole & ~counts.further
     overdue = np.flatnonzero(counts.overdue & ~strays)
     ended = np.flatnonzero((counts.end >= 0) & ~strays)
     ended = ended[np.argsort(counts.commit[ended], kind="stable")]
     blocked = ended[~counts.whole[ended] & ~counts.overdue[ended]]
     reached = ended[: int((ended == blocked[0]).argmax())] if len(blocked) else ended
-    due = reached[counts.whole[reached]]
     blocking = int(blocked[0]) if len(blocked) else -1
+    if counts.undecided is not None:
+        upto = reached[counts.commit[reached] < counts.undecided[1]]
+        blocking = counts.undecided[0] if len(upto) < len(reached) else blocking
+        reached = upto
+    due = reached[counts.whole[reached]]
     shift, positions = past.shift, counts.position + past.shift
     seen, never_seen = (mask[due] for mask in past.gtids.find(counts.ids))
     uncertain = has_gtid(counts.ids)[due] & ~never_seen
@@ -197,7 +215,7 @@ def classify(counts: Tally, last_position: int | None, past: Past, known: Mask) 
         old = uncertain if shift else seen
         position = np.where(filled & ~old, positions[due], NOWHERE)
         last_passed = np.maximum.accumulate(np.concatenate([[start], position]))[:-1]
-        above = np.where(filled, positions[due] > last_passed, ~known[due])
+        above = np.where(filled, positions[due] > last_passed, ~counts.known[due])
         new = history.kinds(above, seen=old, never_seen=never_seen) == Kind.NEW
         back = np.flatnonzero(new & ~above)
         if not len(back):

@@ -220,3 +220,58 @@ def test_a_declared_source_has_a_name_and_a_time_with_a_zone() -> None:
             DebeziumAssembly(new_sources=(wrong,))  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="known by its offset"):
         DebeziumAssembly(transactions="none", new_sources=("shop@1970-01-01T00:00:01Z",))
+
+
+def _single(number: int, time: int, sequence: int, content: str = "{}") -> list[Fields]:
+    """A transaction with a GTID and one row; its marker has no place."""
+    begun, changed, ended = at(f"{UUID}:{number}", sequence, 10 * number, time)
+    return [begun | {"position": None}, changed | {"row": content}, ended | {"position": None}]
+
+
+def test_what_is_left_of_a_written_transaction_does_not_hide_one_that_has_its_gtid() -> None:
+    """A copy of the old END counts other rows than those of the new transaction, which is whole by itself."""
+    lanes = Lanes()
+    lanes.feed([event for number in (1, 2, 3) for event in _single(number, 10 * number, 2 * number, '{"old": 1}')])
+    copies = [event | {"total_order": 2} if "row" in event else event for event in _single(1, 10, 20, '{"old": 1}')[1:]]
+    lanes.feed([copies[0], copies[1] | {"event_count": 2}])
+    reset = [event for number in (1, 2, 4) for event in _single(number, 1_000 + 10 * number, 100 + 2 * number)]
+    assert lanes.feed_until_accepted(reset) == [begins("shop", 1_010)]
+    assert [position // 10 for name, _, position in lanes.out if "@" in name] == [1, 2, 4]
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_what_comes_behind_a_gtid_that_is_not_judged_yet_waits(together: bool) -> None:
+    """Its rows come late; a transaction behind it may be of the same new source, and new by its own GTID."""
+    lanes = Lanes()
+    old = [event for number in (1, 2) for event in _single(number, 10 * number, 2 * number, '{"old": 1}')]
+    late, behind = _single(2, 1_000, 100), _single(3, 1_010, 102)
+    if not together:
+        lanes.feed(old)
+    lanes.feed([*(old if together else []), late[0], late[2], *behind])
+    assert [position // 10 for _, _, position in lanes.out] == [1, 2]
+    assert lanes.feed_until_accepted([late[1]]) == [begins("shop", 1_000)]
+    assert [position // 10 for name, _, position in lanes.out if "@" in name] == [2, 3]
+
+
+def test_rows_of_a_repeat_whose_begin_is_not_read_do_not_go_with_the_release() -> None:
+    """They are needed to judge the repeat, which holds back what comes behind it until then."""
+    lanes = Lanes()
+    again = _single(1, 1_000, 100)
+    lanes.feed([*_single(1, 10, 2), again[1]])
+    lanes.feed([again[0], again[2], *_single(2, 1_010, 102)])
+    assert [position // 10 for _, _, position in lanes.out] == [1, 2]
+
+
+def test_the_rest_of_a_written_transaction_is_judged_by_itself() -> None:
+    """Two restarts: the first delivery has no END, and the second one counts its own row alone."""
+    lanes = Lanes()
+    begun, changed, ended = _single(1, 10, 2)
+    more = row(f"{UUID}:1", 2, lsn=11, row='{"n": 2}')
+    lanes.feed([begun, changed, more | {"timestamp": 11}, ended | {"event_count": 2, "timestamp": 12} | _counts(2)])
+    cut, rest = _single(1, 1_000, 100), _single(1, 1_010, 102, '{"n": 2}')
+    lanes.feed([*cut[:2], rest[0], rest[1] | {"position": 11}, rest[2], *_single(2, 1_020, 104)])
+    assert [position // 10 for _, _, position in lanes.out][-1] == 2
+
+
+def _counts(rows: int) -> Fields:
+    return {"data_collections": [{"data_collection": "public.a", "event_count": rows}]}

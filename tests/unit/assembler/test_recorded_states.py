@@ -25,7 +25,10 @@ def recorded(name: str) -> str:
 @pytest.mark.parametrize("kind", [AssemblerState, VerifiedState])
 def test_a_recorded_state_is_written_as_it_was_read(kind: type[SourceState]) -> None:
     text = recorded("assembler_state" if kind is AssemblerState else "verified_state")
-    assert orjson.loads(kind.from_json(text).to_json()) == orjson.loads(text)
+    written = orjson.loads(kind.from_json(text).to_json())
+    if kind is VerifiedState:
+        assert written["settled"].pop("time") is None  # of a later release
+    assert written == orjson.loads(text)
 
 
 def test_the_assemblers_recorded_state_is_read_whole() -> None:
