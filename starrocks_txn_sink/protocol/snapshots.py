@@ -40,6 +40,15 @@ def then(before: Marks, later: Marks) -> dict[str, str]:
     return {**before, **{name: _then(before.get(name), mark) for name, mark in later.items()}}
 
 
+def beside(before: Marks, later: Marks) -> dict[str, str]:
+    """The marks after `later` ones of the same micro-batch: topics have no order, so the first row may follow the last.
+
+    So an end of the whole snapshot stays one.
+    """
+    ends = {name: OVER for name, mark in before.items() if name == whole(name.partition(":")[0]) and mark == OVER}
+    return then(before, later) | ends
+
+
 def _then(before: str | None, later: str) -> str:
     if before == SPREAD and later in (MORE, OVER):
         return SPREAD

@@ -34,7 +34,7 @@ from starrocks_txn_sink.coordinator.model import ColumnNeeds, MissingColumns
 from starrocks_txn_sink.errors import InputError, SourceTransactionError, TransactionTimedOut, Unordered
 from starrocks_txn_sink.options import TableOptions
 from starrocks_txn_sink.options.table_rules import METADATA, NO_RULES, RuleSet, RulesOfTable
-from starrocks_txn_sink.protocol.snapshots import Marks, then
+from starrocks_txn_sink.protocol.snapshots import Marks, beside
 from starrocks_txn_sink.protocol.source_keys import SourceKey
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS, take_first
 from starrocks_txn_sink.rows.columns import EVENT_TIME, OFFSET, TOPIC_PARTITION
@@ -277,7 +277,7 @@ class LaneAssembler:
             self._malformed += result.malformed
             self._truncates.update(result.truncates)
             if result.marks:
-                self._marks = then(self._marks, result.marks)
+                self._marks = beside(self._marks, result.marks)
             self._keys |= result.keys
             for table, schemas in result.schemas.items():
                 known_schemas = self._schemas.setdefault(table, [])

@@ -34,7 +34,7 @@ from starrocks_txn_sink.assembler.verified.rules import (
 )
 from starrocks_txn_sink.assembler.verified.sources import Successions
 from starrocks_txn_sink.assembler.verified.units import DEAD_LETTER_SUFFIX
-from starrocks_txn_sink.protocol.snapshots import Marks, then, whole
+from starrocks_txn_sink.protocol.snapshots import Marks, beside, whole
 from starrocks_txn_sink.rows.columns import EVENT_TIME, OFFSET, TOPIC_PARTITION
 from starrocks_txn_sink.telemetry import Event
 
@@ -222,7 +222,7 @@ class VerifiedLane(Assembler):
             judgement = source.judgement
             if judgement is None or not (marks or source.before.marks):
                 continue
-            merged_marks = then(
+            merged_marks = beside(
                 source.before.marks,
                 {mark: marks[mark] for mark in marks if mark.startswith(whole(self._successions.first(name)))},
             )

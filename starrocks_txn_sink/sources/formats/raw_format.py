@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, Protocol
 
 import pyarrow as pa
 
-from starrocks_txn_sink.protocol.snapshots import Marks, then
+from starrocks_txn_sink.protocol.snapshots import Marks, beside
 from starrocks_txn_sink.protocol.source_keys import SourceKey
 
 OnMalformed = Literal["fail", "drop"]
@@ -54,7 +54,7 @@ class ParsedMessages:
             for table, texts in part.schemas.items():
                 schemas[table] = list(dict.fromkeys([*schemas.get(table, ()), *texts]))
             truncates.update(part.truncates)
-            marks = then(marks, part.marks)
+            marks = beside(marks, part.marks)
         malformed = sum(part.malformed for part in parts)
         keys = frozenset[SourceKey]().union(*(part.keys for part in parts))
         return cls(pa.concat_tables([part.events for part in parts]), malformed, schemas, truncates, marks, keys)

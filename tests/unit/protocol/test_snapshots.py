@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from starrocks_txn_sink.protocol.snapshots import MORE, ONE, OVER, READING, Marks, Progress, joined, then, whole
+from starrocks_txn_sink.protocol.snapshots import MORE, ONE, OVER, READING, Marks, Progress, beside, joined, then, whole
 from starrocks_txn_sink.sources.formats.snapshot_marks import marks_of
 
 
@@ -48,6 +48,14 @@ def test_the_last_row_of_all_may_come_before_other_tables_are_whole() -> None:
     """Topics are read side by side."""
     lines = texts(marks(("a", "first"), ("a", "true"), ("b", "last")), marks(("a", "last_in_data_collection")))
     assert lines == ["1 of 2 tables", "over, 2 tables"]
+
+
+def test_the_last_row_of_all_may_come_before_the_first_one_in_a_lane() -> None:
+    """A lane reads one topic after the other, in any order, and in pieces."""
+    last, first = marks(("b", "first_in_data_collection"), ("b", "last")), marks(("a", "first"), ("a", "true"))
+    ended = beside(beside(last, first), marks(("a", "last_in_data_collection")))
+    assert Progress.of(ended).text == "over, 2 tables"
+    assert Progress.of(then(ended, first)).text == "1 of 2 tables"  # a later micro-batch has a snapshot once more
 
 
 def test_of_a_topic_with_several_partitions_nothing_is_said_to_be_over() -> None:
