@@ -87,6 +87,9 @@ def test_a_planted_bug_fits_the_code(name: str) -> None:
         pytest.param("a source partition in two tasks is not noticed", marks=pytest.mark.deep),
         pytest.param("a second try does not mind the claim of the first", marks=pytest.mark.deep),
         "an aborted commit is taken for committed",
+        "a repair writes rows that it read before the hold",
+        "a repair writes behind its hold",
+        "a repair that lost the job counts as written",
         pytest.param("without a ledger an unknown outcome is taken for committed", marks=pytest.mark.deep),
     ],
 )

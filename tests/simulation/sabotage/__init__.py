@@ -15,6 +15,7 @@ from . import (
     plain_rows,
     quarantine,
     recreated,
+    repairs,
     rows,
     take_over,
 )
@@ -35,6 +36,7 @@ GROUPS = (
     manifests,
     debezium,
     recreated,
+    repairs,
 )
 """The modules that name bugs."""
 

@@ -13,9 +13,10 @@ import orjson
 
 from ..assembling_world import run_assembling
 from ..debezium_world import run_debezium
+from ..repair_world import run_repair
 from ..schedules import RECREATED as RECREATED_WORLDS, run_at_least_once
 from ..world import run_schedule
-from .registry import ASSEMBLING, AT_LEAST_ONCE, BUGS, DEBEZIUM, RECREATED
+from .registry import ASSEMBLING, AT_LEAST_ONCE, BUGS, DEBEZIUM, RECREATED, REPAIRS
 
 MOST_SEEDS = 20_000
 UNFIT = re.compile(r"\b(Attribute|Name|Runtime|Type)Error\b")
@@ -25,7 +26,12 @@ UNFIT = re.compile(r"\b(Attribute|Name|Runtime|Type)Error\b")
 def seeds_needed(name: str, most: int = MOST_SEEDS, first: int = 0) -> tuple[str, int | None, str, float]:
     """Plant one bug and run schedules until the checker notices: name, seeds needed, what it said, seconds."""
     started = time.perf_counter()
-    worlds = (ASSEMBLING, run_assembling), (DEBEZIUM, run_debezium), (AT_LEAST_ONCE, run_at_least_once)
+    worlds = (
+        (ASSEMBLING, run_assembling),
+        (DEBEZIUM, run_debezium),
+        (AT_LEAST_ONCE, run_at_least_once),
+        (REPAIRS, run_repair),
+    )
     run = next((run for bugs, run in worlds if name in bugs), run_schedule)
     run = RECREATED_WORLDS[RECREATED[name]] if name in RECREATED else run
     for seed in range(first, first + most):

@@ -53,6 +53,15 @@ def recreated_bug(world: str) -> Callable[[Plant], Plant]:
     return planted
 
 
+REPAIRS: set[str] = set()
+"""The bugs for repairs beside a job that goes on."""
+
+
+def repair_bug(plant: Plant) -> Plant:
+    REPAIRS.add(plant.__name__.replace("_", " "))
+    return bug(plant)
+
+
 def nothing(*_: object, **__: object) -> Iterator[Any]:
     """Steps that do nothing."""
     yield from ()
