@@ -45,7 +45,8 @@ def a_repair_writes_behind_its_hold(put: Any) -> None:
             held.write(rows)
         return look(self, *args)
 
-    put(Repair, "_mend", lambda self, keys, before, target, held: right(self, keys, before, target, Later(held)))
+    later: Any = Later
+    put(Repair, "_mend", lambda self, keys, before, target, held: right(self, keys, before, target, later(held)))
     put(Repair, "_look", broken)
 
 
