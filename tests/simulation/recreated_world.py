@@ -4,6 +4,7 @@
   of a server was reset, whose GTIDs begin again. The error names a further source, and the operator says since when:
   nothing of either source is lost then, or there twice.
 - A source of TxnEvents counts from the same place again, with fewer, as many, or more events, or from further back.
+- A source without positions tells the micro-batch that is written in other words, whenever an older checkpoint asks.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from .debezium_log import DebeziumSource, Follow, debezium_source
 from .debezium_world import WHOLE, DebeziumWorld
 from .driver import JOB, Driver
 from .event_log import Event, EventChecker, EventSource, event_source, sliced
+from .profile import Profile
 from .source import Cut, Source, SourceTransaction
 from .trace import Say
-from .world import History
+from .world import PLAIN, History, World
 
 
 @dataclass(slots=True)
@@ -211,3 +213,22 @@ def run_retold(seed: int, say: Say | None = None, name: int | None = None, *, le
     """Run the schedule of `seed`, whose history has the seed `name`."""
     del ledger  # without one nothing is told apart
     return RetoldWorld(seed, say, name).run()
+
+
+# --- rows without positions ---
+
+
+class RetoldUnitsWorld(World):
+    """A world of plain rows, whose checkpoint is older at each start, and whose source is another one then."""
+
+    retold = 1.0
+
+    def _shaped(self, profile: Profile) -> Profile:
+        events = sorted({*profile.events, "old_checkpoint"} - {"recreated", "other_ledger"})
+        return super()._shaped(replace(profile, events=tuple(events)))
+
+
+def run_retold_units(seed: int, say: Say | None = None, name: int | None = None, *, ledger: bool = True) -> History:
+    """Run the schedule of `seed`, whose history has the seed `name`."""
+    del ledger  # without one nothing is told apart
+    return RetoldUnitsWorld(PLAIN[0] * seed + PLAIN[1], say, name).run()

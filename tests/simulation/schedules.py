@@ -12,7 +12,7 @@ from typing import Final
 from .assembling_world import run_assembling
 from .debezium_world import run_debezium
 from .recreated_topic import run_recreated_topic
-from .recreated_world import run_retold, run_same_ids
+from .recreated_world import run_retold, run_retold_units, run_same_ids
 from .trace import Say
 from .world import History, run_schedule
 
@@ -24,6 +24,7 @@ RECREATED: Final[dict[str, Callable[..., History]]] = {
     "same ids": run_same_ids,
     "retold": run_retold,
     "topic": run_recreated_topic,
+    "unit": run_retold_units,
 }
 """Schedules whose source is recreated: by what comes again."""
 

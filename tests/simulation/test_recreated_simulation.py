@@ -15,6 +15,7 @@ SEEDS = 60  # a third of them in each world
 _FIRST = {
     "what waits stays with the source whose ids come again": 1,
     "a transaction that comes again is believed": 9,
+    "what is left of a transaction is of the one that has its id again": 25,
     "transactions that come again are not compared": 9,
     "what else is read of a cut transaction goes with its release": 29,
     "a known id at another place is the same transaction": 62,

@@ -111,6 +111,7 @@ class World:
     """
 
     crowded = False
+    retold = 0.3  # how often a source without positions tells what is written in other words
 
     def __init__(self, seed: int, say: Say | None = None, name: int | None = None, *, ledger: bool = True) -> None:
         self.seed, self.name, self.ledger = seed, name, ledger
@@ -299,7 +300,7 @@ class World:
             return
         if self.network.trouble and "old_checkpoint" in self.profile.events:
             checkpoint = self._older(checkpoint)
-            retold = self.plain and self.rng.random() < 0.3
+            retold = self.plain and self.rng.random() < self.retold
         self._start_driver(checkpoint, retold)
 
     def _all_written_before(self) -> bool:

@@ -135,8 +135,8 @@ class _CutTransactions:
             if self._proves(delivery) and (np.diff(self.position[rows]) >= 0).all():
                 following = deliveries[number + 1 :]
                 foreign = (later.begin for later in following if not self._repeats(rows, later))
-                others = [delivery.places[:0], *(self._others(rows, later) for later in deliveries[number:])]
-                return Joined(rows, delivery.end, complete, next(foreign, -1), np.concatenate(others))
+                others = self._all_others(rows, deliveries, number)
+                return Joined(rows, delivery.end, complete, next(foreign, -1), others)
             rows_before = rows if len(rows) > len(rows_before) else rows_before
         return None
 
@@ -144,8 +144,7 @@ class _CutTransactions:
         """The first delivery that its END proves; nothing else is known to be of it."""
         for rest in deliveries:
             if self._proves(rest) and (np.diff(self.position[rest.rows]) >= 0).all():
-                others = [self._others(rest.rows, each) for each in deliveries]
-                return Joined(rest.rows, rest.end, others=np.concatenate(others))
+                return Joined(rest.rows, rest.end, others=self._all_others(rest.rows, deliveries, 0))
         return None
 
     def _repeats(self, rows: Indexes, later: _Delivery) -> bool:
@@ -153,19 +152,24 @@ class _CutTransactions:
         ours, theirs = np.repeat(later.rows[:1], len(rows)), rows
         return not len(ours) or bool(same_rows(self.events, ours, theirs, self.with_rows, _CONTENT).any())
 
-    def _others(self, rows: Indexes, delivery: _Delivery) -> Indexes:
+    def _all_others(self, rows: Indexes, deliveries: list[_Delivery], first: int) -> Indexes:
+        """`_others` of the deliveries from number `first` on."""
+        return np.concatenate([self._others(rows, each, newest=each is deliveries[-1]) for each in deliveries[first:]])
+
+    def _others(self, rows: Indexes, delivery: _Delivery, *, newest: bool) -> Indexes:
         """The events of a delivery that are not proved to be repeats of the transaction's `rows`.
 
-        All of them, if rows that its END counts are still to come; else the rows that are none of `rows`, or younger
-        than the END: of a further delivery, whose BEGIN is still to be read.
+        All of them, if rows that its END counts are still to come, or the END of the `newest`; else the rows that are
+        none of `rows`, or younger than the END: of a further delivery, whose BEGIN is still to be read.
         """
+        awaited = newest and delivery.end < 0
         is_row = ~self.is_begin[delivery.places] & ~self.is_end[delivery.places]
         more = delivery.places[is_row]
         more = more[~np.isin(more, rows)]
         late = more[self.timestamp[more] > self.timestamp[delivery.end]] if delivery.end >= 0 else more[:0]
-        if not len(more) and (delivery.end < 0 or self._proves(delivery)):
+        if not awaited and not len(more) and (delivery.end < 0 or self._proves(delivery)):
             return more
-        if delivery.end >= 0 and not self._proves(delivery):
+        if awaited or (delivery.end >= 0 and not self._proves(delivery)):
             return delivery.places
         ours = {*self._contents(rows)}
         return np.union1d(late, more[[content not in ours for content in self._contents(more)]])

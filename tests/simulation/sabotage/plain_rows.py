@@ -50,11 +50,6 @@ def the_digest_of_a_unit_is_that_of_its_last_batch(put: Any) -> None:
 
 
 @bug
-def the_digest_of_a_replayed_unit_is_not_compared(put: Any) -> None:
-    put(UnpositionedSegmenter, "compare_replay", lambda self: None)
-
-
-@bug
 def each_lane_is_a_unit_of_its_own(put: Any) -> None:
     put(UnpositionedSegmenter, "add", lambda self, rows, total: _overwrite(self, rows, total))
 

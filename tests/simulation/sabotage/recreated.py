@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from starrocks_txn_sink.assembler.rules import history
 from starrocks_txn_sink.assembler.rules.incremental import IncrementalAssembler
-from starrocks_txn_sink.assembler.verified import deliveries, lane, repeats
+from starrocks_txn_sink.assembler.verified import deliveries, lane, parts, repeats, tally
+from starrocks_txn_sink.rows.unpositioned import UnpositionedSegmenter
 from starrocks_txn_sink.sources.kafka import topic_ids
 
 from .registry import nothing, recreated_bug
@@ -78,7 +80,7 @@ def what_nothing_proves_is_dropped_without_a_word(put: Any) -> None:
 
 @recreated_bug("same ids")
 def what_else_is_read_of_a_cut_transaction_goes_with_its_release(put: Any) -> None:
-    put(deliveries._CutTransactions, "_others", lambda _, __, delivery: delivery.places[:0])
+    put(deliveries._CutTransactions, "_others", lambda _, __, delivery, **___: delivery.places[:0])
 
 
 @recreated_bug("same ids")
@@ -89,6 +91,30 @@ def a_known_id_at_another_place_is_the_same_transaction(put: Any) -> None:
 @recreated_bug("same ids")
 def what_waits_stays_with_the_source_whose_ids_come_again(put: Any) -> None:
     put(lane.VerifiedLane, "_hand_over", nothing)
+
+
+@recreated_bug("same ids")
+def what_is_left_of_a_transaction_is_of_the_one_that_has_its_id_again(put: Any) -> None:
+    put(parts, "_part_of", lambda code, *_: np.unique(code, return_inverse=True)[1])
+
+
+@recreated_bug("same ids")
+def a_commit_overtakes_one_whose_id_is_known(put: Any) -> None:
+    right = tally.tally
+
+    def broken(*arguments: Any) -> Any:
+        counts = right(*arguments)
+        return replace(counts, further=np.zeros(len(counts.ids), dtype=bool))
+
+    put(tally, "tally", broken)
+
+
+# --- rows without positions ---
+
+
+@recreated_bug("unit")
+def the_digest_of_a_replayed_unit_is_not_compared(put: Any) -> None:
+    put(UnpositionedSegmenter, "compare_replay", nothing_wrong)
 
 
 # --- topics ---
