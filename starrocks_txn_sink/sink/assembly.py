@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, get_args
@@ -24,7 +24,6 @@ from starrocks_txn_sink.options.checks import check_choice
 from starrocks_txn_sink.options.decoding import Encoding
 from starrocks_txn_sink.options.table_rules import COMMIT_TIME, SOURCE_TABLE, RuleSet, TableRules, check_rules
 from starrocks_txn_sink.public_names import suggests_arguments
-from starrocks_txn_sink.rows.places import IN_KAFKA
 from starrocks_txn_sink.sink import projection
 from starrocks_txn_sink.sources import events
 from starrocks_txn_sink.sources.formats.bare_values import BinaryMode, ConnectorModes, DecimalMode, TimeMode
@@ -41,6 +40,7 @@ from starrocks_txn_sink.sources.formats.raw_format import (
     RawFormat,
     Reader,
     columns_in,
+    further_places,
 )
 from starrocks_txn_sink.sources.formats.registered import Schemas, with_registry
 from starrocks_txn_sink.sources.formats.tables import LAST_PART, OnUnknownTable, TableMapping, TableRule
@@ -505,12 +505,6 @@ def raw_columns(frame: DataFrame, lines: RawFormat, *, topic_names: bool = False
 def text_columns(schema: T.StructType) -> list[str]:
     """The names of the columns of bytes or texts."""
     return [field.name for field in schema if isinstance(field.dataType, (T.StringType, T.BinaryType))]
-
-
-def further_places(columns: Mapping[str, str], there: Collection[str]) -> tuple[str, ...]:
-    """Kafka's columns of a frame in which a format finds the place of a message in its value, for errors."""
-    needed = POSITION not in columns and {*IN_KAFKA} <= {*there}
-    return tuple(name for name in IN_KAFKA if needed and name not in columns)
 
 
 _OWN = (SOURCE_PARTITION, POSITION, VALUE)

@@ -32,7 +32,7 @@ from starrocks_txn_sink.options import SchemaChanges, SinkOptions
 from starrocks_txn_sink.options.without_effect import Circumstance, warn_of
 from starrocks_txn_sink.rows import columns as names
 from starrocks_txn_sink.rows.places import IN_KAFKA
-from starrocks_txn_sink.sink.assembly import Assembly, TransactionAssembly, further_places, text_columns
+from starrocks_txn_sink.sink.assembly import Assembly, TransactionAssembly, text_columns
 from starrocks_txn_sink.sink.batch_events import BatchOrigin, BatchTries
 from starrocks_txn_sink.sink.checkpoint import FOLDER, ProofLog
 from starrocks_txn_sink.sink.events_writer import EventsWriter
@@ -52,6 +52,7 @@ from starrocks_txn_sink.sources.formats.raw_format import (
     VALUE,
     RawFormat,
     columns_in,
+    further_places,
     is_placed,
 )
 from starrocks_txn_sink.sources.formats.txn_events import TxnEventLines

@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame, functions as F, types as T
 
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.protocol.ledger import quote
-from starrocks_txn_sink.sources.formats.raw_format import RawFormat
+from starrocks_txn_sink.sources.formats.raw_format import RawFormat, further_places
 
 _COUNT: Final = "_count"
 _COUNTS: Final = ("malformed", "truncates")
@@ -27,7 +27,10 @@ def parse_messages(
     extra = {f"keep_{number}": column for number, column in enumerate(keep)}
     columns_by_field = {**messages.columns, **extra}
     check_input(df, tuple(columns_by_field.values()), ", or None to take the field from the JSON")
-    raw = df.select(*(named_column(column).alias(batch_name) for batch_name, column in columns_by_field.items()))
+    places = {name: name for name in further_places(messages.columns, df.columns)}  # for errors alone
+    raw = df.select(
+        *(named_column(column).alias(batch_name) for batch_name, column in (columns_by_field | places).items())
+    )
     fields = [
         T.StructField(
             field.name, raw.schema[field.name].dataType if field.name in columns_by_field else _spark_type(field.type)

@@ -21,6 +21,7 @@ from starrocks_txn_sink.errors import NarrowColumn, OptionError, QueryRefused, U
 from starrocks_txn_sink.options import SchemaChanges, SinkOptions, TableOptions
 from starrocks_txn_sink.options.enums import declared_types
 from starrocks_txn_sink.options.load_properties import renames
+from starrocks_txn_sink.options.sink_options import is_own_table
 from starrocks_txn_sink.protocol.ledger import identifier, quote
 from starrocks_txn_sink.rows.alterations import alteration
 from starrocks_txn_sink.rows.bad_rows import BadRow, refused
@@ -513,5 +514,8 @@ class TableChecks:
         return [column for column in columns if not self._source.types_of(table, column.name)]
 
     def _names_columns(self, table: str) -> bool:
-        """Whether names in the JSON rows of `table` are columns: no load property gives them another meaning."""
-        return not renames(self._options.load_headers(table))
+        """Whether names in the JSON rows of `table` are columns: no load property gives them another meaning.
+
+        Rows of the sink's own tables are refused as such, whatever they name.
+        """
+        return not is_own_table(table) and not renames(self._options.load_headers(table))

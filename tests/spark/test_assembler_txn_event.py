@@ -36,6 +36,14 @@ def test_a_malformed_value_fails_and_names_its_place(spark: SparkSession, bad: s
     assert "secret" not in str(failure.value).split("JVM stacktrace")[0]
 
 
+def test_a_stage_names_the_message_also_where_the_json_has_the_place(spark: SparkSession) -> None:
+    frame = kafka(spark, '{"type": "BEGIN", "source_partition": "p", "position": 1}', "[1]").selectExpr(
+        "*", "'t' topic"
+    )
+    with pytest.raises(PySparkException, match=r"not a TxnEvent.*at topic=t partition=3 offset=41"):
+        parse_txn_events(frame, source_partition=None, position=None).collect()
+
+
 def test_a_malformed_value_fails_although_nobody_reads_its_type(spark: SparkSession) -> None:
     with pytest.raises(PySparkException, match="not a TxnEvent"):
         assemble_transactions(parse_txn_events(kafka(spark, BEGIN, DATA, "{", END))).count()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from starrocks_txn_sink.protocol.snapshots import Marks, beside
 from starrocks_txn_sink.protocol.source_keys import SourceKey
+from starrocks_txn_sink.rows.places import IN_KAFKA
 
 OnMalformed = Literal["fail", "drop"]
 OnTruncate = Literal["fail", "ignore"]
@@ -102,6 +103,12 @@ class RawFormat(Protocol):
 def columns_in(messages: RawFormat, texts: Container[str]) -> dict[str, str]:
     """The columns that a format reads of a frame with these columns of `texts`: MESSAGE_KEY only if it is one."""
     return {name: column for name, column in messages.columns.items() if name != MESSAGE_KEY or column in texts}
+
+
+def further_places(columns: Mapping[str, str], there: Collection[str]) -> tuple[str, ...]:
+    """Kafka's columns of a frame in which a format finds the place of a message in its value, for errors."""
+    needed = POSITION not in columns and {*IN_KAFKA} <= {*there}
+    return tuple(name for name in IN_KAFKA if needed and name not in columns)
 
 
 def is_placed(messages: RawFormat) -> bool:

@@ -20,6 +20,7 @@ from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options.checks import check_choice
 from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.rows.json_objects import read_objects
+from starrocks_txn_sink.rows.places import IN_KAFKA
 from starrocks_txn_sink.rows.segments import Bools
 from starrocks_txn_sink.sources.formats.json_text import read_members, read_one_by_one, strict_text
 from starrocks_txn_sink.sources.formats.raw_format import (
@@ -126,8 +127,9 @@ class TxnEventLines:
 
     def _malformed_error(self, batch: pa.RecordBatch, number: int, read: pa.Table) -> InputError:
         column_names = [name for name in (SOURCE_PARTITION, POSITION) if name in self.columns]
+        in_kafka = [name for name in IN_KAFKA if name in batch.schema.names]
         before = [name for name in (SOURCE_PARTITION, POSITION) if name not in column_names and number]
-        place = place_of(batch, number, column_names) | {
+        place = place_of(batch, number, [*in_kafka, *column_names]) | {
             f"{name}_before": read[name][number - 1].as_py() for name in before
         }
         return InputError(f"{MALFORMED_MESSAGE}{place_text(place)}.", hint=MALFORMED_HINT)

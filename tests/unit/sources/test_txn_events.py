@@ -114,6 +114,11 @@ def test_what_is_no_txn_event_is_refused_with_its_place_and_without_its_content(
         TxnEventLines().parse(
             batch(["{}" if isinstance(value, str | None) else b"{}", _unplaced(value)], ["0", "1"], [10, 11])
         )
+    in_kafka = batch(values)
+    for name, places in (("topic", ["t", "t"]), ("partition", [3, 3]), ("offset", [40, 41])):
+        in_kafka = in_kafka.append_column(name, pa.array(places))
+    with pytest.raises(InputError, match="at topic=t partition=3 offset=41 source_partition_before=p"):
+        IN_JSON.parse(in_kafka)
     dropping = TxnEventLines(source_partition=None, position=None, on_malformed="drop")
     assert [event["position"] for event in dropping.parse(batch([*values, values[0]])).events.to_pylist()] == [3, 3]
 

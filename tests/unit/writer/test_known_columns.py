@@ -97,6 +97,19 @@ def test_a_column_that_was_dropped_is_said_with_the_time_in_which_values_were_lo
     assert known.dropped("items", Deadline.after(1, clock)) == {}
 
 
+def test_a_row_for_the_sinks_own_table_gets_no_advice_to_add_a_column() -> None:
+    """It is refused for its table, behind this check (`rows.segments`)."""
+    table = "_starrocks_txn_sink_ledger"
+
+    class Ledger(Table):
+        def query(self, sql: str, names: Sequence[str], deadline: Deadline) -> list[tuple[Any, ...]]:
+            return [(table, *column) for _, *column in super().query(sql, names, deadline)]
+
+    row = rows('{"id":"1","evil":"x"}')
+    row = row.set_column(row.schema.get_field_index(TABLE), TABLE, pa.array([table]))
+    checks_of(ManualClock(), KnownColumns(cast("Any", Ledger("id")), "shop")).of_rows()(row)
+
+
 def test_a_new_process_knows_from_the_driver_that_a_column_was_dropped() -> None:
     """Spark ends a process that had no rows for a minute, and what it has seen of the tables with it."""
     clock = ManualClock()

@@ -16,7 +16,8 @@ from starrocks_txn_sink.errors import UnfitValue
 from starrocks_txn_sink.rows.columns import OFFSET, TOPIC_PARTITION
 from starrocks_txn_sink.rows.places import in_kafka, place_of
 from starrocks_txn_sink.rows.target import TargetColumn, parse_type
-from starrocks_txn_sink.sink.assembly import Assembly, further_places
+from starrocks_txn_sink.sink.assembly import Assembly
+from starrocks_txn_sink.sources.formats.raw_format import further_places
 from starrocks_txn_sink.writer.assembling import AssemblySpec
 from starrocks_txn_sink.writer.value_checks import ValueChecks
 from starrocks_txn_sink.writer.worker import Attempt
