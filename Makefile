@@ -104,9 +104,10 @@ SCHEDULES = $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --first $(FIRST))
 prove: setup
 	$(BIN)/python -m tests.simulation prove $(SCHEDULES)
 
-# Planted bugs: the simulator's checker must notice each of them.
+# Planted bugs: the simulator's checker must notice each of them; of values, keys, privacy and order the unit tests.
 sabotage: setup
 	$(BIN)/python -m tests.simulation sabotage
+	$(BIN)/python -m tests.planted $(ARGS)
 
 # The abstract protocol, every state of it; then one ingredient after the other left out. ARGS=--quiet: no traces.
 .PHONY: explore
