@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -14,7 +14,7 @@ from starrocks_txn_sink.clock import Clock, Deadline
 from starrocks_txn_sink.coordinator.coordinator import LaneShare, LanesResult, perform_all
 from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.coordinator.ownership import ReplayOwnership
-from starrocks_txn_sink.errors import StarRocksSinkError
+from starrocks_txn_sink.errors import Fenced, QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol import hold, label as protocol
@@ -53,17 +53,22 @@ class Holder:
 
             deadline = Deadline.after(float(self.seconds), self.clock)
             owner = run(hold.hold(job, self.options.database, self.seconds, tokens, self.rng)).owner
+            held = Held(self, transport, ledger, owner, tokens, deadline)
             try:
-                yield Held(self, transport, ledger, owner, tokens, deadline)
+                yield held
             finally:
                 deadline = Deadline.after(10.0, self.clock)
                 with contextlib.suppress(StarRocksSinkError):  # the hold ends by itself
-                    run(hold.release(job, owner, self.rng))
+                    if not held.unanswered:
+                        run(hold.release(job, owner, self.rng))
 
 
 @dataclass(slots=True)
 class Held:
-    """A job that is held. Each method raises Fenced if the job has been taken back."""
+    """A job that is held. Each method raises Fenced if the job has been taken back.
+
+    `unanswered`: nobody knows whether StarRocks still carries a DELETE out, so the hold is left to end by itself.
+    """
 
     holder: Holder
     transport: HttpTransport
@@ -71,11 +76,29 @@ class Held:
     owner: Owner
     new_token: NewToken
     deadline: Deadline
+    unanswered: bool = False
 
     def check(self) -> None:
         """Whether the job is still held: its driver has written nothing since the hold began."""
         steps = check_owner(str(self.holder.options.job), self.owner, self.holder.rng)
         protocol.run(steps, self.transport, self.holder.clock, self.deadline, self.ledger)
+
+    def delete(self, carry_out: Callable[[], object]) -> None:
+        """Carry a DELETE out, which belongs to no commit that a check could refuse.
+
+        Only time keeps it in front of what the job writes next: it is sent while half of the hold is left, and the job
+        is not given back without its answer. Raises Fenced in the second half, too.
+        """
+        self.check()
+        if self.deadline.remaining() < self.holder.seconds / 2:
+            raise Fenced("Half of the hold was over, and rows were still to be deleted.")
+        self.unanswered = True
+        try:
+            carry_out()
+        except QueryRefused:
+            self.unanswered = False
+            raise
+        self.unanswered = False
 
     def write(self, rows: Sequence[DeadLetterRow]) -> str:
         """Write rows of several tables in one StarRocks transaction; returns its label when they are visible."""

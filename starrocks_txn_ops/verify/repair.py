@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 from starrocks_txn_ops.verify.held import Held, Holder
@@ -215,8 +216,7 @@ class Repair:
             doubled = [key for owner, key in keys if owner is work and target[work.number, key]]
             for some in core.batches(doubled, core.KEYS):
                 for statement in work.questions.deletes(some):
-                    held.check()
-                    work.target.ask(statement)
+                    held.delete(partial(work.target.ask, statement))
 
 
 def _kind(work: Work, key: Key, source: _Look, target: _Look) -> str | None:

@@ -6,10 +6,15 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE
+from starrocks_txn_ops.verify import repair
+from starrocks_txn_sink.clock import Deadline
+from starrocks_txn_sink.errors import QueryFailed
+from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE, RELEASED
+from starrocks_txn_sink.sql.connection import LeaderConnection
 from tests.cdc.postgres import Postgres
 from tests.cdc.verifying import PARTS, PARTS_TABLE, Verify
 from tests.support.query_port import query
@@ -121,6 +126,36 @@ def test_doubled_rows_and_keys_of_several_columns(server: Server, postgres: Post
     assert [*map(str, query(server, "SELECT count(*), sum(n) FROM shop.tenants")[0])] == ["120", "7140"]
     code, tables, _ = verify(postgres.url, "", *words)
     assert (code, {table["status"] for table in tables.values()}) == (0, {"equal"})
+
+
+@pytest.mark.emulator("CREATE TABLE shop.items (id INT, name VARCHAR(20)) DUPLICATE KEY (id) DISTRIBUTED BY HASH (id)")
+def test_the_job_is_not_given_back_while_a_delete_may_still_be_carried_out(
+    server: Server, postgres: Postgres, verify: Verify, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A DELETE has no commit that could be refused: only time keeps it in front of what the job writes next."""
+    postgres.sql("TRUNCATE items; INSERT INTO items VALUES (1, 'a')")
+    query(server, "INSERT INTO shop.items VALUES (1, 'a'), (1, 'a')")
+    released = f"SELECT count(*) FROM shop.{LEDGER_TABLE} WHERE name = '{RELEASED}'"
+    words = ("--table", "items", *REPAIR, "--hold", "30")
+    right = LeaderConnection.query
+
+    def unanswered(self: LeaderConnection, sql: str, *args: Any) -> Any:
+        if sql.startswith("DELETE"):
+            raise QueryFailed("The query port did not answer.")
+        return right(self, sql, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LeaderConnection, "query", unanswered)
+        code, _, report = verify(postgres.url, "", *words)
+    assert (code, "did not answer" in report["error"]) == (2, True), report
+    assert str(query(server, released)[0][0]) == "0"
+    with monkeypatch.context() as patch:
+        patch.setattr(Deadline, "remaining", lambda _: 14.0)  # less than half of the hold
+        code, tables, report = verify(postgres.url, "", *words)
+    assert (code, [*tables["public.items"]["repair"]["left"]]) == (1, [repair.LOST]), report
+    code, _, report = verify(postgres.url, "", *words)
+    assert code == 0, json.dumps(report)
+    assert str(query(server, released)[0][0]) == "1"
 
 
 @pytest.mark.emulator(ORDERS.format("").replace("phone VARCHAR(12)", "phone VARCHAR(2)"))
