@@ -45,8 +45,11 @@ def a_repair_writes_behind_its_hold(put: Any) -> None:
             held.write(rows)
         return look(self, *args)
 
-    later: Any = Later
-    put(Repair, "_mend", lambda self, keys, before, target, held: right(self, keys, before, target, later(held)))
+    def mended(self: Any, keys: Any, before: Any, target: Any, held: Any) -> Any:
+        later: Any = Later(held)
+        return right(self, keys, before, target, later)
+
+    put(Repair, "_mend", mended)
     put(Repair, "_look", broken)
 
 
