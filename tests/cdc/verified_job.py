@@ -127,18 +127,8 @@ def running(kind: str, warehouse: Warehouse, tmp_path: Path) -> Iterator[Fixture
 
 
 def _create(db: Database, cases: tuple[Case, ...]) -> None:
-    more = " CHARSET utf8mb4" if db.kind == "mariadb" else ""
-    types = f"CREATE TABLE types (id INT PRIMARY KEY, {', '.join(source_types.columns(cases))}){more}"
-    if db.kind == "postgres":
-        for extension in ("hstore", "citext", "ltree"):
-            db.run(f"CREATE EXTENSION {extension}")
-        db.run("CREATE TYPE mood AS ENUM ('sad', 'happy')")
-    db.run(types)
-    for number in range(len(cases) + 2):
-        db.run(f"INSERT INTO types VALUES ({number}, {source_types.values(cases)})")
-    nothing = [f"NULL DEFAULT {case.value}" for case in cases if "NOT NULL" in case.type]
-    assert not nothing
-    db.run(f"INSERT INTO types VALUES (1000{', NULL' * len(cases)})")
+    create_types(db, cases)
+    more = _charset(db)
     for table, columns in (
         ("orders", "id BIGINT PRIMARY KEY, name VARCHAR(40), price DECIMAL(12,2)"),
         ("codes", "code VARCHAR(20), n INT, PRIMARY KEY (code, n)"),
@@ -148,6 +138,24 @@ def _create(db: Database, cases: tuple[Case, ...]) -> None:
     db.run("INSERT INTO orders VALUES (0, 'hot', 1)")
     db.run(f"INSERT INTO codes VALUES {', '.join(f'({chr(39)}é{number}{chr(39)}, {number})' for number in range(300))}")
     db.run("INSERT INTO items VALUES (1, 'a'), (2, 'b'), (3, 'c')")
+
+
+def create_types(db: Database, cases: tuple[Case, ...]) -> None:
+    """The table `types` with a column of each case, and a row for each column and more."""
+    if db.kind == "postgres":
+        for extension in ("hstore", "citext", "ltree"):
+            db.run(f"CREATE EXTENSION {extension}")
+        db.run("CREATE TYPE mood AS ENUM ('sad', 'happy')")
+    db.run(f"CREATE TABLE types (id INT PRIMARY KEY, {', '.join(source_types.columns(cases))}){_charset(db)}")
+    for number in range(len(cases) + 2):
+        db.run(f"INSERT INTO types VALUES ({number}, {source_types.values(cases)})")
+    nothing = [f"NULL DEFAULT {case.value}" for case in cases if "NOT NULL" in case.type]
+    assert not nothing
+    db.run(f"INSERT INTO types VALUES (1000{', NULL' * len(cases)})")
+
+
+def _charset(db: Database) -> str:
+    return " CHARSET utf8mb4" if db.kind == "mariadb" else ""
 
 
 def change_each_column(warehouse: Warehouse, cases: tuple[Case, ...]) -> None:
