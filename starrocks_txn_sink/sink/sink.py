@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
+import starrocks_txn_sink.arrow_start  # noqa: F401 - first: other modules make arrays
 from starrocks_txn_sink.clock import microseconds
 from starrocks_txn_sink.compiled.library import is_available
 from starrocks_txn_sink.coordinator.model import Receipt

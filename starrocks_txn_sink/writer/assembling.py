@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
 
+import starrocks_txn_sink.arrow_start  # noqa: F401 - first: other modules make arrays
 from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.base import Assembler
 from starrocks_txn_sink.assembler.rules.directory import FileDirectory, StateDirectory

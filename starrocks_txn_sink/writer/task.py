@@ -23,6 +23,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+import starrocks_txn_sink.arrow_start  # noqa: F401 - first: other modules make arrays
 from starrocks_txn_sink import telemetry
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
 from starrocks_txn_sink.coordinator.coordinator import LaneShare, claim_of
