@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -261,6 +262,28 @@ def running_query(session: Any, query: str) -> Any:
     """
     key = session._jvm.java.util.UUID.fromString(query)
     return session._jsparkSession.sharedState().activeStreamingQueries().get(key)
+
+
+_QUERIES: dict[str, Any] = {}
+_MOST_QUERIES: Final = 16
+
+
+def query_of_batch(frame: DataFrame, query: str) -> Any:
+    """As `running_query`, for a micro-batch, which asks several times: the answer is kept while the run goes on.
+
+    Each question is a dozen calls of the JVM, and whether the run goes on is one.
+    """
+    known = _QUERIES.get(query)
+    with contextlib.suppress(Exception):  # py4j's, if its JVM has ended
+        if known is not None and known.isActive():
+            return known
+    _QUERIES.pop(query, None)
+    running = running_query(frame.sparkSession, query)
+    while len(_QUERIES) >= _MOST_QUERIES:
+        _QUERIES.pop(next(iter(_QUERIES)), None)
+    if running is not None:
+        _QUERIES[query] = running
+    return running
 
 
 def class_name(node: Any) -> str:

@@ -35,7 +35,7 @@ from starrocks_txn_sink.errors import StarRocksSinkError, StateNotRead, StateNot
 from starrocks_txn_sink.rows.segments import Skip
 from starrocks_txn_sink.sink.spark_jobs import context_of
 from starrocks_txn_sink.sink.termination import run_with_timeout, start_thread
-from starrocks_txn_sink.spark_version import running_query
+from starrocks_txn_sink.spark_version import query_of_batch
 from starrocks_txn_sink.telemetry import get_logger
 from starrocks_txn_sink.writer.messages import LaneReport
 
@@ -144,7 +144,7 @@ def checkpoint_root(frame: DataFrame, query: str) -> str | None:
     if context_of(frame) is None:
         return None
     try:
-        running = running_query(frame.sparkSession, query)
+        running = query_of_batch(frame, query)
         return None if running is None else str(running.resolvedCheckpointRoot())
     except Exception:  # py4j's errors differ between versions of Spark; callers handle None
         _log.debug("checkpoint.not_found", exc_info=True)

@@ -61,7 +61,7 @@ from starrocks_txn_sink.sink.source_progress import (
     judge_sources,
     keys_that_move,
 )
-from starrocks_txn_sink.sink.spark_jobs import batch_time, driver_clock
+from starrocks_txn_sink.sink.spark_jobs import batch_time, context_of, driver_clock, run_without_input
 from starrocks_txn_sink.sink.typed.terms import TableTerms, with_decoding
 from starrocks_txn_sink.sources.formats.connect_types import SourceTable
 from starrocks_txn_sink.sources.formats.declared_keys import with_declared_keys
@@ -315,8 +315,7 @@ class EventsWriter:
                 alter = partial(alter, create=new.create)  # type: ignore[call-arg]
 
             def run_lanes(task: LaneTask, assembly: AssemblySpec) -> list[Message]:
-                lanes = frame.sparkSession.range(0, len(assembly.ranges), 1, len(assembly.ranges))
-                return self._run_lanes(lanes, assembly, task)
+                return [decode(text) for text in self._run_on_kafka(frame, assembly, task)]
 
             rounds = KafkaRounds(run_lanes, assembly, planned, rereads=plan.proves)
             clock = driver_clock(frame)
@@ -377,7 +376,16 @@ class EventsWriter:
         return NewTables(task.options, self.assembly, topics, self._kafka.config, self.layout_of)
 
     def _run_lanes(self, rows: DataFrame, assembly: AssemblySpec, task: LaneTask) -> list[Message]:
-        """Run the lanes on the partitions of `rows` as one Spark job; what tables have got since then counts."""
+        """Run the lanes on the partitions of `rows` as one Spark job."""
+        lane = self._lane_task(assembly, task)
+        return [decode(row[0]) for row in rows.mapInArrow(lane, _MESSAGES).collect()]
+
+    def _run_on_kafka(self, frame: DataFrame, assembly: AssemblySpec, task: LaneTask) -> list[str]:
+        """Run lanes that read their offsets themselves; their messages, encoded."""
+        return run_without_input(context_of(frame), self._lane_task(assembly, task), len(assembly.ranges))
+
+    def _lane_task(self, assembly: AssemblySpec, task: LaneTask) -> AssemblingLaneTask:
+        """The task of each lane; what tables have got since the last one counts."""
         if self.session.tables is not self.terms.tables:
             options = with_decoding(self.terms.options, self.assembly.encoding)
             self.terms = replace(self.terms, options=options, tables=self.session.tables)
@@ -387,7 +395,7 @@ class EventsWriter:
         lines = assembly.lines and with_declared_keys(assembly.lines, keys)
         assembly = replace(assembly, content=encoder, lines=lines)
         task = replace(task, options=self.terms.options, keys=self.terms.keys)
-        return [decode(row[0]) for row in rows.mapInArrow(AssemblingLaneTask(task, assembly), _MESSAGES).collect()]
+        return AssemblingLaneTask(task, assembly)
 
     def _plan_kafka(self, frame: DataFrame, task: LaneTask, plan: LanePlan) -> PlannedRanges | None:
         """The offsets that the lanes read themselves; None if Spark reads the events."""

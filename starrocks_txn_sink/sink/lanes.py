@@ -48,7 +48,7 @@ from starrocks_txn_sink.protocol.ledger import Owner, fresh_tokens
 from starrocks_txn_sink.protocol.openings import Closed
 from starrocks_txn_sink.sink.failures import reason_of_task
 from starrocks_txn_sink.sink.open_loads import OPEN_LOADS, server_of
-from starrocks_txn_sink.sink.spark_jobs import context_of, driver_addresses, task_slots
+from starrocks_txn_sink.sink.spark_jobs import TaskSlots, context_of, driver_addresses
 from starrocks_txn_sink.sources.kafka.options import SPARK_READS
 from starrocks_txn_sink.sources.kafka.spark_reader import has_whole_partitions
 from starrocks_txn_sink.sql.scan_threads import are_held, tables_of
@@ -168,7 +168,7 @@ class LanePlan:
             proves=proves,
             disordered=not whole and options.lanes is None,
             follows_a_shuffle=shuffled,
-            slots=partial(task_slots, context),
+            slots=TaskSlots(context),
             turns=partial(turns_of, *driver_addresses(frame)),
         )
 

@@ -10,13 +10,19 @@ import math
 import secrets
 import socket
 import threading
-from collections.abc import Iterator
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Final
+from weakref import WeakKeyDictionary
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from starrocks_txn_sink.clock import Clock, SystemClock
-from starrocks_txn_sink.spark_version import running_query
+from starrocks_txn_sink.spark_version import query_of_batch, running_query
+
+_SLOTS_SECONDS: Final = 10.0  # executors come and go slowly, and each question is eight calls of the JVM
 
 
 class SparkJobs:
@@ -72,6 +78,21 @@ def driver_addresses(frame: DataFrame) -> tuple[str, str, str]:
     return master, host, bind or host
 
 
+class TaskSlots:
+    """How many tasks the cluster of a SparkContext runs at a time, asked again after _SLOTS_SECONDS."""
+
+    def __init__(self, context: Any, clock: Clock | None = None) -> None:
+        self._context, self._clock = context, clock or SystemClock()
+        self._known: tuple[int | None, float] | None = None
+
+    def __call__(self) -> int | None:
+        """None where it grows with the tasks that wait, or is hidden."""
+        now = self._clock.monotonic()
+        if self._known is None or now - self._known[1] >= _SLOTS_SECONDS:
+            self._known = task_slots(self._context), now
+        return self._known[0]
+
+
 def task_slots(context: Any) -> int | None:
     """How many tasks the cluster runs at a time; None where it grows with the tasks that wait, or hides it."""
     with contextlib.suppress(Exception):  # py4j's, and Spark's inner methods: they may change
@@ -79,6 +100,30 @@ def task_slots(context: Any) -> int | None:
         if not spark.conf().getBoolean("spark.dynamicAllocation.enabled", False):
             return int(spark.maxNumConcurrentTasks(spark.resourceProfileManager().defaultResourceProfile())) or None
     return None
+
+
+LaneFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+_EMPTY: WeakKeyDictionary[Any, dict[int, Any]] = WeakKeyDictionary()
+"""Frames of no rows by SparkContext and number of partitions: jobs without Spark SQL start from them."""
+
+
+def run_without_input(context: Any, lane: LaneFunction, lanes: int) -> list[str]:
+    """Run `lane` without rows in each of `lanes` tasks, as one Spark job; the first column of what the tasks yield.
+
+    As mapInArrow, but without Spark SQL, whose planning of such a job takes longer than a small micro-batch's rows.
+    """
+    frames = _EMPTY.setdefault(context, {})
+    if lanes not in frames:
+        frames[lanes] = context.parallelize([], lanes)
+    answers: list[str] = frames[lanes].mapPartitions(partial(_texts, lane)).collect()
+    return answers
+
+
+def _texts(lane: LaneFunction, rows: Iterator[Any]) -> Iterator[str]:
+    deque(rows, maxlen=0)  # Spark ends a worker that leaves its input behind
+    for batch in lane(iter(())):
+        yield from batch.column(0).to_pylist()
 
 
 def is_stopped(frame: DataFrame) -> bool:
@@ -128,7 +173,7 @@ def batch_time(frame: DataFrame, query: str) -> float | None:
     on Spark Connect, and for a batch write, which has no id.
     """
     with contextlib.suppress(Exception):  # py4j's, and Spark's inner classes: they may change
-        execution = running_query(frame.sparkSession, query).lastExecution()
+        execution = query_of_batch(frame, query).lastExecution()
         return int(execution.offsetSeqMetadata().batchTimestampMs()) / 1000
     return None
 
@@ -136,7 +181,7 @@ def batch_time(frame: DataFrame, query: str) -> float | None:
 def batch_watermark(frame: DataFrame, query: str) -> float | None:
     """Spark's watermark of the micro-batch, as `batch_time`; 0 before there is one."""
     with contextlib.suppress(Exception):  # py4j's, and Spark's inner classes: they may change
-        execution = running_query(frame.sparkSession, query).lastExecution()
+        execution = query_of_batch(frame, query).lastExecution()
         return int(execution.offsetSeqMetadata().batchWatermarkMs()) / 1000
     return None
 

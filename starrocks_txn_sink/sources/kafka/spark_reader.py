@@ -31,7 +31,7 @@ from starrocks_txn_sink.sources.kafka.options import (
     no_client,
     refuse_wrong_pattern,
 )
-from starrocks_txn_sink.spark_version import analyzed_plan, class_name, items, running_query
+from starrocks_txn_sink.spark_version import analyzed_plan, class_name, items, query_of_batch
 from starrocks_txn_sink.telemetry import Event
 
 if TYPE_CHECKING:
@@ -244,7 +244,7 @@ def query_partitions(frame: DataFrame, query: str) -> frozenset[KafkaPartition]:
     Never raises; empty where the query is hidden (Spark Connect) or reads no Kafka.
     """
     with contextlib.suppress(Exception):  # py4j's, and Spark's inner classes: they may change
-        ends = elements(running_query(frame.sparkSession, query).availableOffsets().valuesIterator())
+        ends = elements(query_of_batch(frame, query).availableOffsets().valuesIterator())
         return frozenset(partition for end in ends for partition in offsets_of(str(end.json())))
     return frozenset()
 
@@ -262,7 +262,7 @@ class ReadToEnd:
     def is_reached(self, frame: DataFrame, query: str) -> bool:
         """Never raises; True where the query is hidden (Spark Connect)."""
         with contextlib.suppress(Exception):  # py4j's, and Spark's inner classes: they may change
-            ends = elements(running_query(frame.sparkSession, query).availableOffsets().iterator())
+            ends = elements(query_of_batch(frame, query).availableOffsets().iterator())
             reached = [self._reaches(end._1(), offsets_of(str(end._2().json()))) for end in ends]  # asks each source
             return all(reached)
         return True
@@ -288,7 +288,7 @@ def counts_pauses(frame: DataFrame, query: str) -> bool:
     Never raises; False where the query is hidden (Spark Connect).
     """
     with contextlib.suppress(Exception):  # py4j's, and Spark's inner classes: they may change
-        return class_name(running_query(frame.sparkSession, query).trigger()) in _ENDING
+        return class_name(query_of_batch(frame, query).trigger()) in _ENDING
     return False
 
 
@@ -392,7 +392,7 @@ class KafkaSource:
         """
         _require_client()
         try:
-            stream = running_query(frame.sparkSession, query)
+            stream = query_of_batch(frame, query)
             execution = stream.lastExecution()
             own_names, steps = _source_columns_and_steps(execution.analyzed())
         except Exception as error:  # py4j's: the plan is hidden, or of another version of Spark
@@ -425,7 +425,7 @@ class KafkaSource:
         rdd = rows.rdd().id() if class_name(rows) == "LogicalRDD" else None
         execution = self.stream.lastExecution()
         if rdd != execution.toRdd().id():  # perhaps the query has been started again
-            self.stream = running_query(frame.sparkSession, self.query)
+            self.stream = query_of_batch(frame, self.query)
             execution = self.stream.lastExecution()
             if rdd != execution.toRdd().id():
                 raise _not_alone("there is a step in front of the sink")

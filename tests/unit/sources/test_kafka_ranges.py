@@ -161,7 +161,7 @@ def test_lanes_wait_for_kafka_as_long_as_the_balanced_source_says(monkeypatch: p
     stream = SimpleNamespace(lastExecution=lambda: execution)
     options = {"kafka.bootstrap.servers": "broker:9092", "subscribe": "t", "patience": "7"}
     for name, double in {
-        "running_query": lambda *_: stream, "analyzed_plan": lambda _: rows, "_scan": lambda _: scan,
+        "query_of_batch": lambda *_: stream, "analyzed_plan": lambda _: rows, "_scan": lambda _: scan,
         "class_name": lambda kind: kind if isinstance(kind, str) else "LogicalRDD",
         "_source_columns_and_steps": lambda _: ({"value": "value"}, []), "_balanced_options": lambda _: options,
     }.items():  # fmt: skip
