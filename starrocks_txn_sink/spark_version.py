@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyspark
 from pyspark import SparkContext, accumulators
-from pyspark.sql import Column, DataFrame, functions as F, types as T
+from pyspark.sql import Column, DataFrame, SparkSession, functions as F, types as T
 from pyspark.sql.utils import is_remote
 
 from starrocks_txn_sink.class_archive import archive_options, java_program
@@ -268,7 +268,7 @@ _QUERIES: dict[str, Any] = {}
 _MOST_QUERIES: Final = 16
 
 
-def query_of_batch(frame: DataFrame, query: str) -> Any:
+def query_of_batch(session: SparkSession | None, query: str) -> Any:
     """As `running_query`, for a micro-batch, which asks several times: the answer is kept while the run goes on.
 
     Each question is a dozen calls of the JVM, and whether the run goes on is one.
@@ -278,7 +278,7 @@ def query_of_batch(frame: DataFrame, query: str) -> Any:
         if known is not None and known.isActive():
             return known
     _QUERIES.pop(query, None)
-    running = running_query(frame.sparkSession, query)
+    running = running_query(session, query)
     while len(_QUERIES) >= _MOST_QUERIES:
         _QUERIES.pop(next(iter(_QUERIES)), None)
     if running is not None:

@@ -159,13 +159,18 @@ def start(sync: Sync, tables: Sequence[str]) -> int:
     """Run the query until it ends or is stopped, and say how it does; returns the exit code of `run_forever`."""
     from starrocks_txn_sink.metrics.source_lag import LagWatch
     from starrocks_txn_sink.metrics.spark_progress import ProgressWatch
+    from starrocks_txn_sink.sink.schema.plan import TableLayout
     from starrocks_txn_sink.sink.sink import StarRocksSink
     from starrocks_txn_sink.sink.supervisor import run_forever
 
     talk = Talk()
     spark = started(sync, talk)
-    sink = StarRocksSink(sync.options, assemble=sync.assembly, listener=talk)
-    sink.layout_of = sync.layout_of
+
+    class SyncSink(StarRocksSink):
+        def _layout_of(self, collection: str) -> TableLayout:
+            return sync.layout_of(collection)
+
+    sink = SyncSink(sync.options, assemble=sync.assembly, listener=talk)
     messages = spark.readStream.format("kafka").options(**sync.kafka).load()
     query = messages.writeStream.foreachBatch(sink).option("checkpointLocation", sync.checkpoint)
     if sync.trigger is not None:

@@ -1,4 +1,4 @@
-"""`TransactionAssembly`, `DebeziumAssembly`: the rules of lanes that assemble, and the columns they read of a frame."""
+"""`TransactionAssembly`, `DebeziumAssembly`: the rules of lanes that assemble."""
 
 from __future__ import annotations
 
@@ -9,42 +9,32 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, get_args
 
-from pyspark.sql import Column, DataFrame, functions as F, types as T
-
 from starrocks_txn_sink.assembler.rules.base import Assembler
 from starrocks_txn_sink.assembler.rules.incremental import IncrementalAssembler
 from starrocks_txn_sink.assembler.rules.model import MissingBegin, OnOpenTimeout, Policy, seconds
 from starrocks_txn_sink.assembler.rules.single_events import SingleEvents
-from starrocks_txn_sink.assembler.verified import intake as verified
 from starrocks_txn_sink.assembler.verified.lane import VerifiedLane
 from starrocks_txn_sink.assembler.verified.rules import OnOpenTimeout as OnIncomplete, VerifiedPolicy
 from starrocks_txn_sink.assembler.verified.sources import checked
-from starrocks_txn_sink.errors import InputError, OptionError
+from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options.checks import check_choice
 from starrocks_txn_sink.options.decoding import Encoding
 from starrocks_txn_sink.options.table_rules import COMMIT_TIME, SOURCE_TABLE, RuleSet, TableRules, check_rules
 from starrocks_txn_sink.public_names import suggests_arguments
-from starrocks_txn_sink.sink import projection
-from starrocks_txn_sink.sources import events
 from starrocks_txn_sink.sources.formats.bare_values import BinaryMode, ConnectorModes, DecimalMode, TimeMode
 from starrocks_txn_sink.sources.formats.debezium import DebeziumChanges, DebeziumMarkers, DeletedRow
 from starrocks_txn_sink.sources.formats.debezium_messages import DebeziumMessages
 from starrocks_txn_sink.sources.formats.placeholders import spellings_of_unavailable
 from starrocks_txn_sink.sources.formats.raw_format import (
     KEY,
-    POSITION,
     SOURCE_PARTITION,
-    VALUE,
     OnMalformed,
     OnTruncate,
     RawFormat,
     Reader,
-    columns_in,
-    further_places,
 )
 from starrocks_txn_sink.sources.formats.registered import Schemas, with_registry
 from starrocks_txn_sink.sources.formats.tables import LAST_PART, OnUnknownTable, TableMapping, TableRule
-from starrocks_txn_sink.sources.messages import named_column
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -460,61 +450,3 @@ def check_state_dir(folder: str | None) -> None:
             hint="Give an absolute path, or a URI such as s3a://bucket/folder, that driver and executors share.",
             option="state_dir",
         )
-
-
-def event_columns(frame: DataFrame, by: str) -> list[Column]:
-    """The columns of parsed events for lanes, the source partition (`by`) as a text first.
-
-    Raises InputError for a column that is missing, or has another type.
-    """
-    partition, *output_columns = events.event_columns(frame, by)
-    return [partition.cast("string").alias(SOURCE_PARTITION), *output_columns, *projection.event_time(frame)]
-
-
-def raw_columns(frame: DataFrame, lines: RawFormat, *, topic_names: bool = False) -> list[Column]:
-    """The columns of raw events; with `topic_names` source partitions are named by topic and partition.
-
-    Raises InputError for a column that is missing, or has another type.
-    """
-    columns, topics = columns_in(lines, text_columns(frame.schema)), ("topic",) if topic_names else ()
-    needed_columns = [*columns.values(), *topics]
-    missing = [column for column in needed_columns if column not in frame.columns]
-    if missing:
-        raise InputError(
-            f"The frame lacks the column {', '.join(missing)}.",
-            hint=f"It has {', '.join(frame.columns)}; name one of these, or None if the JSON itself has the value."
-            + (" A query over several topics needs their column `topic`." if {*topics} & {*missing} else ""),
-        )
-    kind = frame.schema[columns[VALUE]].dataType
-    if not isinstance(kind, (T.StringType, T.BinaryType)):
-        raise InputError(
-            f"The column {columns[VALUE]} is {kind.simpleString()}, not string or binary.",
-            hint="Name the column that holds the JSON, or leave `lines` out for events that are parsed already.",
-        )
-    partition = _place(columns.get(SOURCE_PARTITION), "string")
-    return [
-        (F.concat_ws("-", F.col("topic"), partition) if topic_names else partition).alias(SOURCE_PARTITION),
-        _place(columns.get(POSITION), "bigint").alias(POSITION),
-        named_column(columns[VALUE]).alias(VALUE),
-        *(_further(frame, name, column) for name, column in columns.items() if name not in _OWN),
-        *(F.col(name) for name in further_places(columns, frame.columns)),
-        *projection.event_time(frame),
-    ]
-
-
-def text_columns(schema: T.StructType) -> list[str]:
-    """The names of the columns of bytes or texts."""
-    return [field.name for field in schema if isinstance(field.dataType, (T.StringType, T.BinaryType))]
-
-
-_OWN = (SOURCE_PARTITION, POSITION, VALUE)
-
-
-def _further(frame: DataFrame, name: str, column: str) -> Column:
-    """Another column that a format reads; times are in milliseconds."""
-    is_time = name == verified.TIMESTAMP and isinstance(frame.schema[column].dataType, T.TimestampType)
-    return (F.unix_millis(named_column(column)) if is_time else named_column(column)).alias(name)
-
-
-def _place(name: str | None, kind: str) -> Column:
-    return (named_column(name) if name else F.lit(None)).cast(kind)

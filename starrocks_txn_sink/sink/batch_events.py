@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import pyspark
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
 from starrocks_txn_sink import __version__
@@ -113,8 +113,6 @@ class OpenTransactionWatch:
     Emits `transaction.open`, while the query runs. Thread-safe; pickled empty.
     """
 
-    session: SparkSession | None = None  # of the newest micro-batch
-
     def __init__(
         self,
         emit: Listener,
@@ -129,9 +127,14 @@ class OpenTransactionWatch:
         self._levels = AssemblerLevels()
         self._next_age: dict[tuple[str, float], float] = {}  # (stage, opening) → age in seconds at the next warning
         self._looking: threading.Thread | None = None
+        self._spark: SparkSession | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return OpenTransactionWatch, (self._emit,)
+
+    def follow(self, spark: SparkSession | None) -> None:
+        """Look from now on at the queries of the session of the newest micro-batch."""
+        self._spark = spark
 
     def __call__(self, event: Event) -> None:
         """Take in `assembler.counted`; ignore other events."""
@@ -148,7 +151,7 @@ class OpenTransactionWatch:
         with self._guard:
             transactions = self._levels.open_transactions()
         oldest = next(
-            (transaction for transaction in transactions if is_running(self.session, query_of(transaction["stage"]))),
+            (transaction for transaction in transactions if is_running(self._spark, query_of(transaction["stage"]))),
             None,
         )
         with self._guard:
@@ -187,9 +190,9 @@ class _StageCounts:
         for watch in list(self._watches):
             watch(event)
 
-    def follow(self, watch: OpenTransactionWatch, frame: DataFrame) -> None:
+    def follow(self, watch: OpenTransactionWatch, spark: SparkSession | None) -> None:
         """Pass counts to `watch` from now on, if this process has planned a stage and Spark reports progress."""
-        if not PLANNED.is_set() or context_of(frame) is None:
+        if not PLANNED.is_set() or context_of(spark) is None:
             return
         with self._guard, contextlib.suppress(Exception):  # watching never breaks a commit
             self._watches.add(watch)
@@ -241,7 +244,7 @@ class SinkEvents:
         self.emit(self._made)
 
     @contextlib.contextmanager
-    def follow_batch(self, frame: DataFrame, origin: BatchOrigin) -> Iterator[BatchTries]:
+    def follow_batch(self, spark: SparkSession | None, origin: BatchOrigin) -> Iterator[BatchTries]:
         """Emit the events of the micro-batch that the block writes; the block collects its receipts.
 
         `batch.completed` comes last, with counts of all receipts. An error that leaves the block emits
@@ -251,8 +254,8 @@ class SinkEvents:
         started, tries = time.monotonic(), BatchTries(self.emit, self._options.batch_deadline)
         query = origin.checkpoint if origin.streaming else ""
         if shares_stderr():
-            end_progress_bar(frame)
-        self._start_endpoint(frame, query)
+            end_progress_bar(spark)
+        self._start_endpoint(spark, query)
         place = {"job": origin.job, "batch_id": origin.batch_id}
         start_fields = {**place, "query": query, "database": self._options.database}
         self.emit(Event("batch.started", start_fields))
@@ -260,15 +263,15 @@ class SinkEvents:
             yield tries
         except BaseException as error:
             _log_sink.debug("batch.traceback", **place, exc_info=error)
-            failure = self._report_failure(frame, error, query, place, time.monotonic() - started)
+            failure = self._report_failure(spark, error, query, place, time.monotonic() - started)
             if failure is None or type(failure) is StarRocksSinkError:  # the latter is a bug, so its traceback counts
                 raise
             raise failure.with_traceback(None) from None  # Spark would print a traceback several times
         if FAILURES.last:  # a user's function may have caught the failure of an earlier try
             FAILURES.forget(query)
         if query:
-            self._open.session = frame.sparkSession
-            STAGES.follow(self._open, frame)
+            self._open.follow(spark)
+            STAGES.follow(self._open, spark)
         count_names = ("rows", "source_transactions", "dead_lettered_rows", "dead_lettered_transactions")
         counts = {name: sum(getattr(receipt, name) for receipt in tries.receipts) for name in count_names}
         counts = {"seconds": time.monotonic() - started, "receipts": len(tries.receipts), **counts}
@@ -290,12 +293,12 @@ class SinkEvents:
             DRIVER_STEPS.reset(before)
 
     def _report_failure(
-        self, frame: DataFrame, error: BaseException, query: str, place: dict[str, Any], seconds: float
+        self, spark: SparkSession | None, error: BaseException, query: str, place: dict[str, Any], seconds: float
     ) -> StarRocksSinkError | None:
         """Emit the failure of a micro-batch and post it for people; returns the sink's error behind `error`, if any."""
         report = lane_report(error)
         failure = own_error(error, report)
-        stopped = bool(query) and isinstance(error, Exception) and _ends_with_query(frame, error)
+        stopped = bool(query) and isinstance(error, Exception) and _ends_with_query(spark, error)
         if stopped and failure is None:
             self.emit(Event("batch.stopped", {**place, "seconds": seconds}))
             return None
@@ -307,21 +310,21 @@ class SinkEvents:
         write_envelope(error)  # Spark Connect's client is another process
         return failure
 
-    def _start_endpoint(self, frame: DataFrame, query: str) -> None:
+    def _start_endpoint(self, spark: SparkSession | None, query: str) -> None:
         if self.endpoint is None:
             return
         try:
             self.endpoint.start()
-            if query and context_of(frame) is not None:
-                # The frame has a copy of the session, made for the query; Spark reports progress to the original.
+            if query and context_of(spark) is not None:
+                # `spark` is a copy, made for the query; Spark reports progress to the original.
                 self.endpoint.watch(SparkSession.builder.getOrCreate())
         except Exception as error:  # broken metrics must not stop a job
             _log.warning("metrics.broken", why=str(error))
 
 
-def _ends_with_query(frame: DataFrame, error: Exception) -> bool:
+def _ends_with_query(spark: SparkSession | None, error: Exception) -> bool:
     """Whether a micro-batch failed only because Spark is stopping its query."""
-    return is_stopped(frame) or (not isinstance(error, StarRocksSinkError) and is_interruption(text_of(error)))
+    return is_stopped(spark) or (not isinstance(error, StarRocksSinkError) and is_interruption(text_of(error)))
 
 
 def _shared_endpoint(options: SinkOptions) -> Endpoint | None:

@@ -26,7 +26,7 @@ from urllib.parse import quote
 import orjson
 import pyarrow as pa
 from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark.sql import DataFrame
+from pyspark.sql import SparkSession
 
 from starrocks_txn_sink import typed_json
 from starrocks_txn_sink.assembler.rules.directory import FileDirectory, StateDirectory
@@ -121,30 +121,30 @@ def _raising(kind: type[StarRocksSinkError], verb: str) -> Iterator[None]:
         raise kind(f"The assembling lanes cannot {verb} their state: {error}.") from error
 
 
-def query_directory(frame: DataFrame, state_dir: str | None, query: str) -> StateDirectory | None:
+def query_directory(spark: SparkSession | None, state_dir: str | None, query: str) -> StateDirectory | None:
     """The sink's directory of the running query `query`: next to Spark's logs, or in the `state_dir`.
 
     None when this process cannot see the checkpoint.
     """
     if state_dir is not None:
         return FileDirectory(f"{state_dir.rstrip('/')}/{quote(query, safe='')}")
-    root = checkpoint_root(frame, query)
+    root = checkpoint_root(spark, query)
     if root is None:
         return None
     uri = f"{root.rstrip('/')}/{FOLDER}"
     scheme, colon, _ = uri.partition(":")
     if not colon or "/" in scheme or scheme == "file":
         return FileDirectory(uri)
-    session: Any = frame.sparkSession
+    session: Any = spark
     return HadoopDirectory(uri, session._jvm, session._jsparkSession.sessionState().newHadoopConf())
 
 
-def checkpoint_root(frame: DataFrame, query: str) -> str | None:
+def checkpoint_root(spark: SparkSession | None, query: str) -> str | None:
     """The checkpoint location of the running query `query`; None when this process cannot see it."""
-    if context_of(frame) is None:
+    if context_of(spark) is None:
         return None
     try:
-        running = query_of_batch(frame, query)
+        running = query_of_batch(spark, query)
         return None if running is None else str(running.resolvedCheckpointRoot())
     except Exception:  # py4j's errors differ between versions of Spark; callers handle None
         _log.debug("checkpoint.not_found", exc_info=True)

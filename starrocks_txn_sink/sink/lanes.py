@@ -148,7 +148,7 @@ class LanePlan:
 
         Raises OptionError if lanes are to read Kafka, and Spark Connect hides the query's plan.
         """
-        context = context_of(frame)
+        context = context_of(frame.sparkSession)
         if direct and context is None:
             raise OptionError(
                 'With reader="librdkafka" the lanes read the offsets of the query\'s plan, which Spark Connect hides.',
@@ -169,7 +169,7 @@ class LanePlan:
             disordered=not whole and options.lanes is None,
             follows_a_shuffle=shuffled,
             slots=TaskSlots(context),
-            turns=partial(turns_of, *driver_addresses(frame)),
+            turns=partial(turns_of, *driver_addresses(frame.sparkSession)),
         )
 
     @property
@@ -215,9 +215,9 @@ class LanePlan:
             turns=turns,
         )
 
-    def learn(self, written: Written) -> None:
-        """Let the driver begin the labels from now on, if a lane could not ask it."""
-        self.asks = self.asks and not written.unreached
+    def learn(self, written: Written, *, small: bool = False) -> None:
+        """The last micro-batch was `small`. If a lane could not ask the driver, it begins the labels from now on."""
+        self.asks, self.small = self.asks and not written.unreached, small
 
     def sort(self, why: str, subject: str) -> None:
         """From now on `subject` are sorted, because of `why`; raises Unordered if the options forbid it."""

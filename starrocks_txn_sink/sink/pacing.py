@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import SparkSession
 
 from starrocks_txn_sink.clock import Clock, SystemClock
 from starrocks_txn_sink.coordinator.model import Receipt
@@ -81,7 +81,7 @@ class Pacing:
 
     def rest(
         self,
-        frame: DataFrame,
+        spark: SparkSession | None,
         origin: BatchOrigin,
         receipts: Sequence[Receipt],
         begun: float,
@@ -94,21 +94,21 @@ class Pacing:
         now, query = self._clock.monotonic(), origin.checkpoint
         run = self._runs.get(origin.key)
         if run is None:  # a query that ends by itself has a next micro-batch only if there are more rows already
-            run = _Run(Pace(self._freshness), not counts_pauses(frame, query))
+            run = _Run(Pace(self._freshness), not counts_pauses(spark, query))
         self._runs[origin.key] = run
         if not run.paced:
             return
         ask()
         run.tables.update(table for receipt in receipts for table in receipt.tables)
         run.published.extend(receipt.phase_seconds.get("publish", 0.0) for receipt in receipts)
-        planned_at = batch_time(frame, query)
+        planned_at = batch_time(spark, query)
         planned = None if planned_at is None else now - max(0.0, self._clock.wall() - planned_at)
-        backlog = not run.read.is_reached(frame, query)
+        backlog = not run.read.is_reached(spark, query)
         step = run.pace.step(planned=planned, begun=begun, now=now, backlog=backlog, strain=self._strain(run, now))
         self._tell(origin, run, step)
         if step.pause:
             with contextlib.suppress(Exception):  # of the JVM: the query stops. All is visible, so it may note that
-                driver_clock(frame).sleep(step.pause)
+                driver_clock(spark).sleep(step.pause)
         run.pace.ended(self._clock.monotonic())
 
     def _strain(self, run: _Run, now: float) -> Strain:

@@ -89,25 +89,25 @@ UNFILLED_DELETES = (
 # --- checks at call time ---
 
 
-def modes_of(frame: DataFrame) -> ConnectorModes | None:
-    """The modes of the connector whose rows the frame has; None for rows that are not Debezium's."""
-    return ConnectorModes.of_metadata(frame.schema[names.OP].metadata) if names.OP in frame.columns else None
+def modes_of(schema: T.StructType) -> ConnectorModes | None:
+    """The modes of the connector whose rows a frame has; None for rows that are not Debezium's."""
+    return ConnectorModes.of_metadata(schema[names.OP].metadata) if names.OP in schema.names else None
 
 
-def is_marked(frame: DataFrame) -> bool:
-    """Whether the frame has a column of positions or ends; checks names only."""
-    return not set(names.TRANSACTION_COLUMNS).isdisjoint(frame.columns)
+def is_marked(schema: T.StructType) -> bool:
+    """Whether a frame has a column of positions or ends; checks names only."""
+    return not set(names.TRANSACTION_COLUMNS).isdisjoint(schema.names)
 
 
-def has_unfilled_deletes(frame: DataFrame, options: SinkOptions) -> bool:
-    """Whether the frame says that deletes carry only their key, and the sink cannot fill NOT NULL columns."""
-    fields = (field for field in frame.schema.fields if field.name == names.OP)
+def has_unfilled_deletes(schema: T.StructType, options: SinkOptions) -> bool:
+    """Whether a frame says that deletes carry only their key, and the sink cannot fill NOT NULL columns."""
+    fields = (field for field in schema.fields if field.name == names.OP)
     return options.query_url is None and any(field.metadata.get(names.KEY_DELETES) is True for field in fields)
 
 
 def _check_input(frame: DataFrame, routes: Sequence[TypedRoute]) -> bool:
     """Whether the rows are marked with positions and ends; raises InputError for missing columns or wrong types."""
-    frame_columns, marked = set(frame.columns), is_marked(frame)
+    frame_columns, marked = set(frame.columns), is_marked(frame.schema)
     needed = [*(names.TRANSACTION_COLUMNS if marked else ()), *_content_columns(routes)]
     missing = [name for name in dict.fromkeys(needed) if name not in frame_columns]
     if missing:

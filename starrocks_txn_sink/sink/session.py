@@ -20,7 +20,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from heapq import nsmallest
 from typing import Any, Final
@@ -84,6 +84,10 @@ class Session:
     vanished_names: dict[str, frozenset[str]] = field(default_factory=dict)  # those that the log called gone
     unknown_names: dict[str, frozenset[str]] = field(default_factory=dict)  # those without a column, which it told
     compared_at: float = field(default_factory=time.monotonic)  # when all of them were compared last
+
+    def prove_in(self, proofs: ProofLog | None) -> None:
+        """Write proofs of this run into the query's checkpoint; None: nowhere."""
+        self.proofs = replace(proofs, epoch=self.epoch) if proofs is not None else None
 
     def columns_before(self, table: str) -> frozenset[str]:
         """The columns that a table had when rows of this run named them."""

@@ -6,15 +6,15 @@ are VISIBLE, so Spark's checkpoint never runs ahead of StarRocks.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession, types as T
 
 import starrocks_txn_sink.arrow_start  # noqa: F401 - first: other modules make arrays
 from starrocks_txn_sink.clock import microseconds
@@ -27,19 +27,21 @@ from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.sink import session as sessions, termination
 from starrocks_txn_sink.sink.assembly import Assembly
 from starrocks_txn_sink.sink.batch_events import BatchOrigin, BatchTries, Endpoint, SinkEvents
-from starrocks_txn_sink.sink.checkpoint import ProofLog, query_directory
+from starrocks_txn_sink.sink.checkpoint import ProofLog
+from starrocks_txn_sink.sink.events_input import EventsInput
 from starrocks_txn_sink.sink.events_writer import EventsWriter
 from starrocks_txn_sink.sink.failures import has_begun, wait_out
+from starrocks_txn_sink.sink.input import FrameInput, Input
+from starrocks_txn_sink.sink.kafka_input import KafkaInput
 from starrocks_txn_sink.sink.open_loads import needed_loads
 from starrocks_txn_sink.sink.pacing import Pacing
-from starrocks_txn_sink.sink.projection import UNFILLED_DELETES, has_unfilled_deletes, is_marked
+from starrocks_txn_sink.sink.projection import is_marked
 from starrocks_txn_sink.sink.rows_writer import RowsWriter
-from starrocks_txn_sink.sink.schema.new_tables import LayoutOf, plain_layout
+from starrocks_txn_sink.sink.schema.plan import TableLayout
 from starrocks_txn_sink.sink.spark_jobs import SparkJobs, context_of, is_stopped
 from starrocks_txn_sink.sink.typed.evolution import apply_schema_changes, read_planned_changes
 from starrocks_txn_sink.sink.typed.route import TableRoute
 from starrocks_txn_sink.sink.typed.tables import compare_columns, named_by_rows
-from starrocks_txn_sink.sources.kafka.spark_reader import advice_on_options
 from starrocks_txn_sink.sql.audit import Audit, AuditWatch
 from starrocks_txn_sink.sql.server_limits import ServerLimitsWatch
 from starrocks_txn_sink.telemetry import DRIVER_STEPS, Event, Listener, Span, get_logger, ignore_event
@@ -69,7 +71,7 @@ class JobRun:
     replaced: dict[str, str] = field(default_factory=dict)
     _turn: threading.Lock = field(default_factory=threading.Lock)
 
-    @contextlib.contextmanager
+    @contextmanager
     def one_at_a_time(self, seconds: float) -> Iterator[None]:
         """Wait for the job's other writes in this process; raises DeadlineExceeded after `seconds`."""
         if not self._turn.acquire(timeout=seconds):
@@ -161,7 +163,6 @@ class StarRocksSink:
         self.options = options
         self.routes = tuple(routes)
         self.assemble = assemble
-        self.layout_of: LayoutOf = plain_layout  # of tables that the sink creates
         _refuse_double_routes(self.routes)
         rows = Feature.ROUTES if self.routes else Feature.JSON_TEXTS
         options.check_features(rows, *([Feature.ASSEMBLE] if assemble is not None else []))
@@ -204,14 +205,14 @@ class StarRocksSink:
             InputError: The sink cannot write the input.
             OptionError: `job` is not set, and Spark Connect hides the query's id.
         """
-        query, run = _local_property(batch, _QUERY), _local_property(batch, _RUN)
+        query, run = _local_property(batch.sparkSession, _QUERY), _local_property(batch.sparkSession, _RUN)
         if query is None:
             self._refuse_hidden_query()
         job, begun = self.options.job or f"query-{query}", time.monotonic()
         origin = BatchOrigin(batch_id, job, query or job, run or query or job, streaming=True)
-        receipts = self._write(batch, origin)
+        receipts = self._write(self._input(batch, origin))
         if self._pacing is not None:
-            self._pacing.rest(batch, origin, receipts, begun, self._ask_limits)
+            self._pacing.rest(batch.sparkSession, origin, receipts, begun, self._ask_limits)
 
     def _refuse_hidden_query(self) -> None:
         """Raise OptionError unless the options say what Spark Connect hides: the query's id and its checkpoint."""
@@ -254,9 +255,10 @@ class StarRocksSink:
             receipts = StarRocksSink(options).write(spark.read.parquet("/data/rows"))
             print(sum(receipt.rows for receipt in receipts))
         """
-        job = sessions.job_of_frame(self.options, positioned=self.assemble is not None or is_marked(frame))
+        job = sessions.job_of_frame(self.options, positioned=self.assemble is not None or is_marked(frame.schema))
         number = batch_id if batch_id is not None else microseconds()
-        return self._write(frame, BatchOrigin(number, job, write_key(job), write_key(job), streaming=False))
+        origin = BatchOrigin(number, job, write_key(job), write_key(job), streaming=False)
+        return self._write(self._input(frame, origin))
 
     def give_up(self, seconds: float = 5.0) -> None:
         """Cancel the running write and roll back its labels; for a process that is about to end.
@@ -281,16 +283,23 @@ class StarRocksSink:
         """The endpoint that serves this sink's metrics, which is the given one or the one of `metrics_port`."""
         return self._events.endpoint
 
-    def _write(self, frame: DataFrame, origin: BatchOrigin) -> list[Receipt]:
+    def _input(self, frame: DataFrame, origin: BatchOrigin) -> Input:
+        if self.assemble is None:
+            return FrameInput(frame, origin)
+        kind = KafkaInput if self.assemble.reads_kafka and origin.streaming else EventsInput
+        return kind(frame, origin, self.assemble)
+
+    def _write(self, source: Input) -> list[Receipt]:
+        origin = source.origin
         termination.roll_back_at_exit(self)
         if self._pacing is None or not origin.streaming:  # else in the pause, when no load holds a thread of the server
             self._ask_limits()
         with (
-            self._events.follow_batch(frame, origin) as tries,
+            self._events.follow_batch(source.spark, origin) as tries,
             self._events.follow_steps(origin.job),
             self._run(origin.job).one_at_a_time(self.options.batch_deadline),
         ):
-            self._commit_or_wait(frame, origin, tries)
+            self._commit_or_wait(source, tries)
         return tries.receipts
 
     def _ask_limits(self) -> None:
@@ -300,44 +309,47 @@ class StarRocksSink:
     def _run(self, job: str) -> JobRun:
         return self._runs.setdefault(job, JobRun(job))
 
-    def _commit_or_wait(self, frame: DataFrame, origin: BatchOrigin, tries: BatchTries) -> None:
+    def _commit_or_wait(self, source: Input, tries: BatchTries) -> None:
         """Commit the micro-batch; wait while StarRocks has an outage.
 
         Before StarRocks has begun a transaction of the job, raises a failure at once: probably an address is wrong,
         unless a frontend has answered that no backend is alive. Raises Fenced if another writer took the job over
         during the outage.
         """
+        origin = source.origin
         run = self._run(origin.job)
         tries.renew()  # the time that other writes of the job have taken does not count
         if (session := run.session_of(origin)) is not None:
-            tries.tokens |= session.written
+            tries.tokens.update(session.written)
         try:
-            return self._commit(frame, origin, run, tries)
+            return self._commit(source, run, tries)
         except Exception as error:
             failed = error
         place = {"job": origin.job, "batch_id": origin.batch_id}
-        write, stopped = partial(self._commit, frame, origin, run, tries), partial(is_stopped, frame)
+        write, stopped = partial(self._commit, source, run, tries), partial(is_stopped, source.spark)
         return wait_out(failed, write, place, tries.expired, self._listener, stopped, served=lambda: run.served)
 
-    def _commit(self, frame: DataFrame, origin: BatchOrigin, run: JobRun, tries: BatchTries) -> None:
+    def _commit(self, source: Input, run: JobRun, tries: BatchTries) -> None:
         """Try once to commit the micro-batch, before the deadline of `tries`. A failure ends the session."""
-        session = run.session_of(origin) or self._open_session(frame, origin, run, tries)
+        session = run.session_of(source.origin) or self._open_session(source, run, tries)
         try:
-            with self._jobs.tag(frame), self.auditing.while_writing() if self.auditing else contextlib.nullcontext():
-                self._run_lanes(frame, origin, run, session, tries)
+            with self._jobs.tag(source.spark), self.auditing.while_writing() if self.auditing else nullcontext():
+                self._run_lanes(source, run, session, tries)
         except BaseException as error:
             if has_begun(error):
                 run.served = True
             run.fail(session, self.options)
             raise
         if session.proofs is not None:
-            session.proofs.record(session.proof(origin.batch_id))
+            session.proofs.record(session.proof(source.origin.batch_id))
         run.served = True
 
-    def _open_session(self, frame: DataFrame, origin: BatchOrigin, run: JobRun, tries: BatchTries) -> sessions.Session:
+    def _open_session(self, source: Input, run: JobRun, tries: BatchTries) -> sessions.Session:
         """Take the job over for this run of the query."""
+        origin = source.origin
         run.replace(origin)
-        proofs = self._proof_log(frame, origin)
+        directory = source.directory() if self.options.exactly_once else None
+        proofs = ProofLog(directory) if directory is not None else None
         first = origin.batch_id if origin.streaming else 0
         with Span(DRIVER_STEPS.get(), time.monotonic, "step", {"step": "take_over"}):
             session = sessions.open_session(
@@ -351,39 +363,28 @@ class StarRocksSink:
                 tokens=tries.tokens,
             )
         run.open(session)
-        session.proofs = replace(proofs, epoch=session.epoch) if proofs is not None else None
+        session.prove_in(proofs)
         self._listener(Event("session.opened", {"job": origin.job, "exactly_once": self.options.exactly_once}))
-        self._advise(frame, origin, run)
+        self._advise(source, run)
+        source.check(session)
         return session
 
-    def _advise(self, frame: DataFrame, origin: BatchOrigin, run: JobRun) -> None:
-        """Warn at the start of a session about deletes that the server may reject, and about the source's options."""
-        if has_unfilled_deletes(frame, self.options):
-            self._listener(Event("deletes.unfilled", {"job": origin.job, "advice": UNFILLED_DELETES}))
+    def _advise(self, source: Input, run: JobRun) -> None:
+        """Warn at the start of a session: of slow loops, and of what the input knows."""
+        job = source.origin.job
         if not is_available() and not any(run.served for run in self._runs.values()):
-            self._listener(Event("loops.missing", {"job": origin.job, "advice": _NO_LOOPS}))
-        if not origin.streaming or run.served:
-            return
-        by_spark = self.assemble is None or not self.assemble.reads_kafka
-        for event in advice_on_options(frame, by_spark=by_spark):
-            self._listener(replace(event, fields={"job": origin.job, **event.fields}))
+            self._listener(Event("loops.missing", {"job": job, "advice": _NO_LOOPS}))
+        for event in source.advice(self.options, first=not run.served):
+            self._listener(replace(event, fields={"job": job, **event.fields}))
 
-    def _proof_log(self, frame: DataFrame, origin: BatchOrigin) -> ProofLog | None:
-        """The proofs in the query's checkpoint; None for a batch frame, without a ledger, and on Spark Connect."""
-        if not origin.streaming or not self.options.exactly_once:
-            return None
-        directory = query_directory(frame, self.assemble.state_dir if self.assemble else None, origin.checkpoint)
-        return ProofLog(directory) if directory is not None else None
-
-    def _run_lanes(
-        self, frame: DataFrame, origin: BatchOrigin, run: JobRun, session: sessions.Session, tries: BatchTries
-    ) -> None:
+    def _run_lanes(self, source: Input, run: JobRun, session: sessions.Session, tries: BatchTries) -> None:
+        origin = source.origin
         if self.assemble is None:
-            self._change_schema(frame, session)
-        writer = run.writer = run.writer or self._open_writer(frame, origin, session)
+            self._change_schema(source.schema, session)
+        writer = run.writer = run.writer or self._open_writer(source, session)
         seconds = sessions.seconds_of_try(self.options, tries.deadline)
         task = session.lane_task(self.options, origin.batch_id, streaming=origin.streaming, seconds=seconds)
-        writer.write(frame, task, self._listener, partial(self._collect, origin, session, tries))
+        writer.write(source, task, self._listener, partial(self._collect, origin, session, tries))
 
     def _collect(
         self,
@@ -431,15 +432,16 @@ class StarRocksSink:
         for event in events:
             self._listener(Event(event.name, {"job": session.job, **event.fields}))
 
-    def _open_writer(
-        self, frame: DataFrame, origin: BatchOrigin, session: sessions.Session
-    ) -> EventsWriter | RowsWriter:
+    def _open_writer(self, source: Input, session: sessions.Session) -> EventsWriter | RowsWriter:
         if self.assemble is None:
             return RowsWriter(self.options, self.routes, session)
-        query = origin.checkpoint if origin.streaming else None
         return EventsWriter.open(
-            self.assemble, self.options, session, frame, query, listener=self._listener, layout_of=self.layout_of
+            self.assemble, self.options, session, source, listener=self._listener, layout_of=self._layout_of
         )
+
+    def _layout_of(self, collection: str) -> TableLayout:  # noqa: ARG002
+        """What a table that the sink creates for a table of the source gets beside its columns."""
+        return TableLayout()
 
     def schema_changes(self, frame: DataFrame) -> list[str]:
         """Return the statements that `schema_changes="apply"` would run before it writes `frame`; run none of them.
@@ -459,18 +461,18 @@ class StarRocksSink:
             refuse_without_sql("schema_changes", "schema_changes() is called")
         return read_planned_changes(self.options, self.routes, frame)
 
-    def _change_schema(self, frame: DataFrame, session: sessions.Session) -> None:
-        """Alter the tables as the frame needs. No transaction of the job is open between two micro-batches."""
+    def _change_schema(self, schema: T.StructType, session: sessions.Session) -> None:
+        """Alter the tables for rows of the `schema`. No transaction of the job is open between two micro-batches."""
         if self.options.schema_changes is SchemaChanges.APPLY and session.tables.columns is not None:
-            apply_schema_changes(self.options, self.routes, frame.schema, session, self._listener)
+            apply_schema_changes(self.options, self.routes, schema, session, self._listener)
 
 
 _QUERY, _RUN = "sql.streaming.queryId", "spark.jobGroup.id"  # Spark groups a streaming run's jobs by its run id
 
 
-def _local_property(frame: DataFrame, name: str) -> str | None:
+def _local_property(spark: SparkSession, name: str) -> str | None:
     """A local property of the thread that runs the micro-batch; None in a batch job and on Spark Connect."""
-    context = context_of(frame)
+    context = context_of(spark)
     return context.getLocalProperty(name) if context is not None else None
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from starrocks_txn_sink.assembler.verified.intake import VerifiedState
-from starrocks_txn_sink.assembler.verified.places import places
 from starrocks_txn_sink.coordinator.coordinator import LaneShare
 from starrocks_txn_sink.errors import InputError, OptionError, SourceKeyChanged
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.table_rules import METADATA, SOURCE_TABLE, RuleSet, RulesOfTable
+from starrocks_txn_sink.protocol.label import LedgerRequest
+from starrocks_txn_sink.protocol.ledger import retry_until_answered
 from starrocks_txn_sink.protocol.snapshots import (
     MORE,
     ONE,
@@ -20,15 +22,18 @@ from starrocks_txn_sink.protocol.snapshots import (
     SPREAD,
     Marks,
     Progress,
+    ReadMarks,
     joined,
     mark_row,
     then,
     whole,
 )
-from starrocks_txn_sink.protocol.source_keys import KnownKeys, SourceKey, key_row
+from starrocks_txn_sink.protocol.source_keys import KnownKeys, ReadKeys, SourceKey, key_row
 from starrocks_txn_sink.protocol.source_places import place_row
 from starrocks_txn_sink.rows.target import TargetColumn
+from starrocks_txn_sink.sink.assembly import Assembly
 from starrocks_txn_sink.sink.schema.source_plan import Refusal, key_by_rules, key_refusals, sharing_faults
+from starrocks_txn_sink.sink.session import Session, run_once
 from starrocks_txn_sink.sink.typed.tables import PRIMARY_KEYS, Tables
 from starrocks_txn_sink.sources.formats.connect_types import SourceTable
 from starrocks_txn_sink.sources.formats.tables import DeclaredKeys
@@ -85,6 +90,10 @@ class SnapshotProgress:
         after = self._after()
         changed = [name for name, mark in after.items() if self.marks.get(name) != mark]
         return [mark_row(self.job, name, after[name], now_text()) for name in changed]
+
+    def resume(self, marks: Marks) -> None:
+        """See SourceProgress."""
+        self.waiting = marks
 
     def keep(self) -> None:
         """The label had no row, so its marks wait for the next commit."""
@@ -277,8 +286,7 @@ class SourcePlaces:
         self._taken = dict(self.waiting)
         for share in _loaded(messages) if whole else ():
             for name, carried in share.partitions.items():
-                if isinstance(carried.state, VerifiedState):
-                    self._taken |= {(name, log): number for log, number in places(carried.state).items()}
+                self._taken |= {(name, log): number for log, number in carried.state.places().items()}
 
     def rows(self, now_text: Callable[[], str]) -> list[memoryview]:
         """The places that are new in the ledger with the commit of the label."""
@@ -312,9 +320,29 @@ class SourceProgress:
     keys: SourceKeys = field(default_factory=SourceKeys)
     places: SourcePlaces = field(default_factory=SourcePlaces)
 
+    @classmethod
+    def open(cls, assembly: Assembly, options: SinkOptions, session: Session, listener: Listener) -> SourceProgress:
+        """What the ledger of a session knows of the source; tells `listener` of the source's snapshot."""
+
+        def ask(request: LedgerRequest) -> Any:
+            reading = retry_until_answered(request, random.Random())
+            return run_once(options, reading, options.batch_deadline) if session.token else {}
+
+        # The session's tables change while it goes on.
+        keys = SourceKeys(
+            session.job,
+            ask(ReadKeys(session.job)),
+            lambda key: judge_key(options, assembly.rule_set, session.tables, key),
+            assembly.table_of,
+            lambda table, sources: judge_sources(options, assembly.rule_set, session.tables, table, sources),
+        )
+        snapshot = SnapshotProgress(session.job, ask(ReadMarks(session.job)), listener)
+        snapshot.say()
+        return cls(snapshot, keys, SourcePlaces(session.job))
+
     def resume(self, marks: Marks) -> None:
         """Go on with the `marks` of rows that wait for a commit, those of the query's state."""
-        self.snapshot.waiting = marks
+        self.snapshot.resume(marks)
 
     def take(self, messages: Sequence[Message], partitions: Partitions = tuple, *, whole: bool = True) -> None:
         """The lanes of a label have sent `messages`, and loaded the `whole` of their rows or a part of them.

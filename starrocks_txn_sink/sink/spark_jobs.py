@@ -1,6 +1,7 @@
 """Spark's part of the driver: its jobs, its clock, and what it knows of the running query.
 
-Spark Connect hides most of it: then the functions say what is unknown.
+Its session is None where there is no Spark (`sink.collected`), and Spark Connect hides most of it: then the functions
+say what is unknown.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from starrocks_txn_sink.clock import Clock, SystemClock
 from starrocks_txn_sink.spark_version import query_of_batch, running_query
@@ -38,9 +39,9 @@ class SparkJobs:
         return SparkJobs, ()
 
     @contextlib.contextmanager
-    def tag(self, frame: DataFrame) -> Iterator[None]:
+    def tag(self, spark: SparkSession | None) -> Iterator[None]:
         """Tag the jobs that this thread starts inside, so that `cancel` finds them."""
-        context = context_of(frame)
+        context = context_of(spark)
         with self._guard:
             self._context = context
             self.running += 1
@@ -62,16 +63,17 @@ class SparkJobs:
                 self._context.cancelJobsWithTag(self._tag)
 
 
-def context_of(frame: DataFrame) -> Any:
-    """The SparkContext of `frame`; None on Spark Connect."""
-    return getattr(frame.sparkSession, "_sc", None)
+def context_of(spark: SparkSession | None) -> Any:
+    """The SparkContext of a session; None on Spark Connect, and without a session."""
+    return getattr(spark, "_sc", None)
 
 
-def driver_addresses(frame: DataFrame) -> tuple[str, str, str]:
+def driver_addresses(spark: SparkSession | None) -> tuple[str, str, str]:
     """Spark's master, the driver's host as executors know it, and the address that it binds on this machine."""
-    settings, here = frame.sparkSession.conf, socket.gethostname()
+    here = socket.gethostname()
     master, host, bind = "", here, ""
     with contextlib.suppress(Exception):  # not a setting of every kind of session
+        settings: Any = spark and spark.conf
         master = settings.get("spark.master", "") or ""
         host = settings.get("spark.driver.host", here) or here
         bind = settings.get("spark.driver.bindAddress", "") or ""
@@ -126,20 +128,20 @@ def _texts(lane: LaneFunction, rows: Iterator[Any]) -> Iterator[str]:
         yield from batch.column(0).to_pylist()
 
 
-def is_stopped(frame: DataFrame) -> bool:
+def is_stopped(spark: SparkSession | None) -> bool:
     """Whether Spark is stopping the query of a micro-batch; False on Spark Connect.
 
     Spark then interrupts the JVM's thread that runs the micro-batch, in which this call runs, too.
     """
-    context = context_of(frame)
+    context = context_of(spark)
     with contextlib.suppress(Exception):  # if the JVM has ended, the next try fails by itself
         return context is not None and bool(context._jvm.java.lang.Thread.currentThread().isInterrupted())
     return False
 
 
-def driver_clock(frame: DataFrame) -> Clock:
+def driver_clock(spark: SparkSession | None) -> Clock:
     """The clock of the driver's waits in a micro-batch: a stop of its query ends them."""
-    context = context_of(frame)
+    context = context_of(spark)
     return SystemClock() if context is None else _JvmClock(context)
 
 
@@ -166,29 +168,29 @@ def is_running(session: SparkSession | None, query: str) -> bool:
     return True
 
 
-def batch_time(frame: DataFrame, query: str) -> float | None:
+def batch_time(spark: SparkSession | None, query: str) -> float | None:
     """The time at which Spark planned the micro-batch that the query with this id runs, in seconds since the epoch.
 
     Spark keeps it in the checkpoint, so that it is the same when the micro-batch runs again. None where it is hidden:
     on Spark Connect, and for a batch write, which has no id.
     """
     with contextlib.suppress(Exception):  # py4j's, and Spark's inner classes: they may change
-        execution = query_of_batch(frame, query).lastExecution()
+        execution = query_of_batch(spark, query).lastExecution()
         return int(execution.offsetSeqMetadata().batchTimestampMs()) / 1000
     return None
 
 
-def batch_watermark(frame: DataFrame, query: str) -> float | None:
+def batch_watermark(spark: SparkSession | None, query: str) -> float | None:
     """Spark's watermark of the micro-batch, as `batch_time`; 0 before there is one."""
     with contextlib.suppress(Exception):  # py4j's, and Spark's inner classes: they may change
-        execution = query_of_batch(frame, query).lastExecution()
+        execution = query_of_batch(spark, query).lastExecution()
         return int(execution.offsetSeqMetadata().batchWatermarkMs()) / 1000
     return None
 
 
-def end_progress_bar(frame: DataFrame) -> None:
+def end_progress_bar(spark: SparkSession | None) -> None:
     """End the progress bar of Spark's console and clear its line: JSON lines go to the same stream."""
-    context = context_of(frame)
+    context = context_of(spark)
     with contextlib.suppress(Exception):  # Spark Connect has no context, and another Spark no such bar
         bar = context._jsc.sc().progressBar()
         if bar.isDefined():

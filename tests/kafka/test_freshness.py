@@ -42,7 +42,7 @@ pacing = Pacing(60.0, emit)
 def take(batch, number):
     begun = time.monotonic()
     query, run = map(batch.sparkSession._sc.getLocalProperty, ("sql.streaming.queryId", "spark.jobGroup.id"))
-    pacing.rest(batch, BatchOrigin(number, "job", query, run, True), (), begun)
+    pacing.rest(batch.sparkSession, BatchOrigin(number, "job", query, run, True), (), begun)
 
 
 options = {"kafka.bootstrap.servers": servers, "subscribe": topic, "startingOffsets": "earliest"}

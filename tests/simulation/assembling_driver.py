@@ -18,7 +18,7 @@ from starrocks_txn_sink.assembler.rules.spill import Manifest
 from starrocks_txn_sink.clock import Clock
 from starrocks_txn_sink.errors import StarRocksSinkError
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS
-from starrocks_txn_sink.sink.events_writer import KafkaRounds
+from starrocks_txn_sink.sink.events_writer import EventRounds
 from starrocks_txn_sink.sink.manifest_log import ManifestLog
 from starrocks_txn_sink.sources.formats.raw_format import RawFormat
 from starrocks_txn_sink.sources.formats.txn_events import TxnEventLines
@@ -81,7 +81,7 @@ class AssemblingDriver(Driver):
         self._before = Manifest()
         self._plan.direct = self._rng.random() < 0.3
         self._events: dict[int, list[Event]] = {}  # by lane
-        self._rounds: KafkaRounds | None = None
+        self._rounds: EventRounds | None = None
         self._reading: list[OffsetRanges] = []  # of each lane in this round
         self.told_otherwise = False  # whether events of this micro-batch come again with other content
 
@@ -127,14 +127,14 @@ class AssemblingDriver(Driver):
         return self._world.rng.choice((0, 0, 0, 2))
 
     def _plan_offsets(self, slices: dict[int, tuple[int, int]]) -> None:
-        """As `sink.events_writer` plans what lanes read themselves."""
+        """As `sink.kafka_input` plans what lanes read themselves."""
         if slices:
             ranges = {(TOPIC, number): self._source_log.offsets(number, *bounds) for number, bounds in slices.items()}
             lanes = [OffsetRanges(group, 0.0, {}, topic_names=True) for group in spread(ranges, self.lanes)]
             self._rounds = self._rounds_of(lanes, replace(self._assembly(TxnEventLines()), sortable=False))
 
-    def _rounds_of(self, lanes: list[OffsetRanges], assembly: AssemblySpec) -> KafkaRounds:
-        return KafkaRounds(self._begin_round, assembly, PlannedRanges(lanes, Counter()))
+    def _rounds_of(self, lanes: list[OffsetRanges], assembly: AssemblySpec) -> EventRounds:
+        return EventRounds(self._begin_round, assembly, PlannedRanges(lanes, Counter()))
 
     def _begin_round(self, task: LaneTask, assembly: AssemblySpec) -> list[Message]:
         del task

@@ -11,7 +11,7 @@ from starrocks_txn_sink import DebeziumAssembly
 from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
 from starrocks_txn_sink.errors import SourceChanged
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS
-from starrocks_txn_sink.sink.events_writer import KafkaRounds
+from starrocks_txn_sink.sink.events_writer import EventRounds
 from starrocks_txn_sink.sources.formats.raw_format import RawFormat
 from starrocks_txn_sink.sources.kafka.ranges import OffsetRanges
 from starrocks_txn_sink.sources.kafka.spark_reader import PlannedRanges
@@ -100,8 +100,8 @@ class DebeziumDriver(AssemblingDriver):
             self._log.stem(self._batch), self._before.partitions, self._before.inline, self._rules.lines,
         )  # fmt: skip
 
-    def _rounds_of(self, lanes: list[OffsetRanges], assembly: AssemblySpec) -> KafkaRounds:
-        return KafkaRounds(self._begin_round, assembly, PlannedRanges(lanes, Counter()), rereads=self._whole)
+    def _rounds_of(self, lanes: list[OffsetRanges], assembly: AssemblySpec) -> EventRounds:
+        return EventRounds(self._begin_round, assembly, PlannedRanges(lanes, Counter()), rereads=self._whole)
 
     def _overlap(self) -> int:
         """An offset comes in one micro-batch alone; only the state of whole source transactions would know it."""

@@ -16,8 +16,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from starrocks_txn_sink import assemble_transactions
 from starrocks_txn_sink.errors import InputError, OptionError
+from starrocks_txn_sink.sink.rows_writer import StageClock
 from starrocks_txn_sink.sink.spark_jobs import batch_time
-from starrocks_txn_sink.sink.stage_clock import StageClock
 from tests.support.folder_stream import FolderStream
 
 pytestmark = pytest.mark.spark
@@ -192,7 +192,7 @@ class ToldStream(Stream):
     def take(self, rows: DataFrame, batch: int) -> None:
         query = self.spark.sparkContext.getLocalProperty("sql.streaming.queryId")
         assert query is not None
-        self.clock.tell(rows, query, batch)
+        self.clock.tell(rows.sparkSession, query, batch)
         super().take(rows, batch)
 
 
@@ -200,7 +200,7 @@ def test_open_timeout_of_a_stage_stands_while_the_query_is_down_or_behind(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The time of all micro-batches is shifted, so that an hour passes at once."""
-    shift, reached, wall, stage = 0, True, time.time, "starrocks_txn_sink.sink.stage_clock."
+    shift, reached, wall, stage = 0, True, time.time, "starrocks_txn_sink.sink.rows_writer."
     monkeypatch.setattr(stage + "batch_time", lambda *place: (batch_time(*place) or 0) + shift)
     monkeypatch.setattr(stage + "SystemClock.wall", lambda _: wall() + shift)
     monkeypatch.setattr(stage + "ReadToEnd.is_reached", lambda *_: reached)

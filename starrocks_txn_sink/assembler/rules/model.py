@@ -23,6 +23,7 @@ from starrocks_txn_sink.assembler.rules.history import Run
 from starrocks_txn_sink.clock import parse_duration
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options.checks import check_choice
+from starrocks_txn_sink.protocol.source_places import Places
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -192,6 +193,10 @@ class SourceState(ABC):
     @abstractmethod
     def levels(self) -> tuple[int, int, int]:
         """How many transactions wait, their rows, and the Arrow bytes of these."""
+
+    def places(self) -> Places:
+        """The numbers by log of the source up to which its transactions are released; none where no rule knows them."""
+        return {}
 
     def to_json(self) -> str:
         """The header as JSON of a few kilobytes; the rows are in the blobs."""

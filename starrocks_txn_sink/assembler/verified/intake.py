@@ -20,6 +20,7 @@ from starrocks_txn_sink.assembler.verified.gtids import SeenGtids
 from starrocks_txn_sink.assembler.verified.repeats import POSITIONS, Past, Settled
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.protocol.snapshots import Marks
+from starrocks_txn_sink.protocol.source_places import BINLOG, GIVEN_UP, LSN, Places
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -112,6 +113,26 @@ class VerifiedState(model.SourceState):
     def levels(self) -> tuple[int, int, int]:
         """How many transactions wait, their rows, and the Arrow bytes of the held events."""
         return self.waiting, self.waiting_rows, sum(blob.bytes for blob in self.blobs)
+
+    def places(self) -> Places:
+        """The numbers by log up to which the source's transactions are released or given up; none before the first one.
+
+        The ids of transactions say of which log the positions are. Positions of a source with GTIDs say nothing:
+        another primary has files of its own, and the released positions go on where those go back.
+        """
+        given_up = {GIVEN_UP: len(self.quarantined)} if self.quarantined else {}
+        return {**self._logs(), **given_up}
+
+    def _logs(self) -> Places:
+        numbers = self.past.gtids.numbers
+        if numbers:
+            return {server: ranges[-1][1] for server, ranges in numbers.items()}
+        if self.last_position is None or not self.settled.ids:
+            return {}
+        newest = self.settled.ids[-1]
+        if newest.isdecimal():  # PostgreSQL's number of the transaction
+            return {LSN: self.last_position}
+        return {BINLOG: self.last_position} if "pos=" in newest else {}
 
     @classmethod
     def from_json(cls, text: str) -> Self:

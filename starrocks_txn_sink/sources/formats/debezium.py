@@ -89,6 +89,8 @@ class DebeziumChanges:
     the column `message_key`, if the frame has it: its names are compared with those before.
     """
 
+    of_markers: ClassVar[bool] = False
+
     value: str = "value"
     key: str | None = None
     places: tuple[str, ...] = PLACE
@@ -450,6 +452,7 @@ class DebeziumMarkers:
 
     keeps_unchanged: ClassVar[bool] = False
     encodes_bytes: ClassVar[bool] = True
+    of_markers: ClassVar[bool] = True
 
     value: str = "value"
     source: str | None = None
@@ -519,10 +522,9 @@ def _without_malformed(
     good_rows[valid] = pc.fill_null(good, False).to_numpy(zero_copy_only=False)
     if good_rows.all():
         return read, batch, 0
-    markers = isinstance(messages, DebeziumMarkers)
     malformed = 0
     for number in np.flatnonzero(~good_rows).tolist():
-        other_message = judge_other(batch.column(VALUE)[number], markers=markers)
+        other_message = judge_other(batch.column(VALUE)[number], markers=messages.of_markers)
         malformed += not other_message.passed
         if not other_message.passed and messages.on_malformed == "fail":
             place = place_text(place_of(batch, number, messages.places))

@@ -35,7 +35,7 @@ from starrocks_txn_sink.spark_version import analyzed_plan, class_name, items, q
 from starrocks_txn_sink.telemetry import Event
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from starrocks_txn_sink.sources.kafka.ranges import OffsetRanges
 
@@ -238,13 +238,13 @@ def lane_config(frame: DataFrame) -> dict[str, Any] | None:
     return None
 
 
-def query_partitions(frame: DataFrame, query: str) -> frozenset[KafkaPartition]:
+def query_partitions(spark: SparkSession | None, query: str) -> frozenset[KafkaPartition]:
     """What the running query `query` reads from Kafka, also partitions without new rows in the micro-batch.
 
     Never raises; empty where the query is hidden (Spark Connect) or reads no Kafka.
     """
     with contextlib.suppress(Exception):  # py4j's, and Spark's inner classes: they may change
-        ends = elements(query_of_batch(frame, query).availableOffsets().valuesIterator())
+        ends = elements(query_of_batch(spark, query).availableOffsets().valuesIterator())
         return frozenset(partition for end in ends for partition in offsets_of(str(end.json())))
     return frozenset()
 
@@ -259,10 +259,10 @@ class ReadToEnd:
     def __init__(self) -> None:
         self._ends: dict[str, dict[KafkaPartition, int]] = {}  # of sources that say it for now alone
 
-    def is_reached(self, frame: DataFrame, query: str) -> bool:
+    def is_reached(self, spark: SparkSession | None, query: str) -> bool:
         """Never raises; True where the query is hidden (Spark Connect)."""
         with contextlib.suppress(Exception):  # py4j's, and Spark's inner classes: they may change
-            ends = elements(query_of_batch(frame, query).availableOffsets().iterator())
+            ends = elements(query_of_batch(spark, query).availableOffsets().iterator())
             reached = [self._reaches(end._1(), offsets_of(str(end._2().json()))) for end in ends]  # asks each source
             return all(reached)
         return True
@@ -282,13 +282,13 @@ class ReadToEnd:
         return all(offsets.get(partition, 0) >= end for partition, end in latest.items())
 
 
-def counts_pauses(frame: DataFrame, query: str) -> bool:
+def counts_pauses(spark: SparkSession | None, query: str) -> bool:
     """Whether the query's runs end by themselves (`availableNow`, `once`), so that time passes between them alone.
 
     Never raises; False where the query is hidden (Spark Connect).
     """
     with contextlib.suppress(Exception):  # py4j's, and Spark's inner classes: they may change
-        return class_name(query_of_batch(frame, query).trigger()) in _ENDING
+        return class_name(query_of_batch(spark, query).trigger()) in _ENDING
     return False
 
 
@@ -354,6 +354,16 @@ class PlannedRanges:
     counter: Any
 
     @property
+    def topics(self) -> set[str]:
+        """The topics of the ranges."""
+        return {topic for lane in self.lanes for topic, _ in lane.ranges}
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """Librdkafka's settings, with which the lanes read."""
+        return self.lanes[0].config
+
+    @property
     def offsets(self) -> int:
         """How many offsets the ranges have."""
         return sum(end - start for lane in self.lanes for start, end in lane.ranges.values())
@@ -392,7 +402,7 @@ class KafkaSource:
         """
         _require_client()
         try:
-            stream = query_of_batch(frame, query)
+            stream = query_of_batch(frame.sparkSession, query)
             execution = stream.lastExecution()
             own_names, steps = _source_columns_and_steps(execution.analyzed())
         except Exception as error:  # py4j's: the plan is hidden, or of another version of Spark
@@ -425,7 +435,7 @@ class KafkaSource:
         rdd = rows.rdd().id() if class_name(rows) == "LogicalRDD" else None
         execution = self.stream.lastExecution()
         if rdd != execution.toRdd().id():  # perhaps the query has been started again
-            self.stream = query_of_batch(frame, self.query)
+            self.stream = query_of_batch(frame.sparkSession, self.query)
             execution = self.stream.lastExecution()
             if rdd != execution.toRdd().id():
                 raise _not_alone("there is a step in front of the sink")

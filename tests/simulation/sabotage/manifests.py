@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from starrocks_txn_sink.sink.events_writer import KafkaRounds
+from starrocks_txn_sink.sink.events_writer import EventRounds
 from starrocks_txn_sink.sink.manifest_log import ManifestLog, _manifests
 from starrocks_txn_sink.sink.session import Session
 
@@ -32,7 +32,7 @@ def a_sweep_deletes_what_a_run_ahead_has_published(put: Any) -> None:
 
 @assembling_bug
 def the_next_round_goes_on_behind_what_was_not_committed(put: Any) -> None:
-    right = KafkaRounds.next_round
+    right = EventRounds.next_round
 
     def broken(self: Any, shares: Any) -> None:
         further = [
@@ -41,9 +41,9 @@ def the_next_round_goes_on_behind_what_was_not_committed(put: Any) -> None:
         ]
         right(self, further)
 
-    put(KafkaRounds, "next_round", broken)
+    put(EventRounds, "next_round", broken)
 
 
 @assembling_bug
 def the_next_round_does_not_know_what_is_open(put: Any) -> None:
-    put(KafkaRounds, "next_round", lambda self, shares: self.take(shares))
+    put(EventRounds, "next_round", lambda self, shares: self.take(shares))

@@ -22,14 +22,8 @@ dumps: Callable[[object], bytes] = cloudpickle.dumps
 OPTIONS = SinkOptions(**VALUES)
 
 
-class Frame:
-    """A frame of a session that is not Spark's."""
-
-    sparkSession = None  # noqa: N815
-
-
 def told(watch: SinkEvents, receipts: Sequence[Receipt] = (), *, error: BaseException | None = None) -> None:
-    with watch.follow_batch(Frame(), BatchOrigin(1, "shop", "q", "r", streaming=True)) as collector:  # type: ignore[arg-type]
+    with watch.follow_batch(None, BatchOrigin(1, "shop", "q", "r", streaming=True)) as collector:
         collector.collect(receipts)
         if error is not None:
             raise error

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark.sql import types as T
 
 from starrocks_txn_sink import SinkOptions, TransactionAssembly
 from starrocks_txn_sink.assembler.rules.model import AssemblerState, OpenTransaction
-from starrocks_txn_sink.assembler.rules.spill import CarriedState, Manifest
+from starrocks_txn_sink.assembler.rules.spill import CarriedState
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import Fenced
-from starrocks_txn_sink.sink import events_writer
+from starrocks_txn_sink.sink import events_state
+from starrocks_txn_sink.sink.batch_events import BatchOrigin
+from starrocks_txn_sink.sink.events_state import EventsState, Opening
 from starrocks_txn_sink.sink.events_writer import EventsWriter
 from starrocks_txn_sink.sink.lanes import Written
 from starrocks_txn_sink.sink.manifest_log import ManifestLog
@@ -26,10 +29,21 @@ from starrocks_txn_sink.writer.task import LaneTask
 from tests.support.memory_directory import MemoryDirectory
 
 OPTIONS = SinkOptions(load_url="http://fe:8030", query_url="mysql://fe:9030", database="shop", job="job")
-FRAME: Any = SimpleNamespace()
 
 
-def writer(directory: MemoryDirectory, monkeypatch: pytest.MonkeyPatch, receipts: list[Receipt]) -> EventsWriter:
+def source(batch: int) -> Any:
+    """A micro-batch of a query that Spark hides."""
+    origin = BatchOrigin(batch, "job", "checkpoint", "run", streaming=True)
+    return SimpleNamespace(spark=None, schema=T.StructType(), origin=origin)
+
+
+def writer(
+    directory: MemoryDirectory,
+    monkeypatch: pytest.MonkeyPatch,
+    receipts: list[Receipt],
+    assembly: TransactionAssembly | None = None,
+    epoch: str = "epoch",
+) -> EventsWriter:
     """A writer whose lanes leave a source transaction open, and send `receipts`."""
 
     def run_once(*_: object) -> None:
@@ -37,9 +51,12 @@ def writer(directory: MemoryDirectory, monkeypatch: pytest.MonkeyPatch, receipts
 
     session = Session("run", "job", "epoch", "checkpoint", token="mine")
     terms: Any = None
-    monkeypatch.setattr(events_writer, "run_once", run_once)
+    monkeypatch.setattr(events_state, "run_once", run_once)
     monkeypatch.setattr(EventsWriter, "_lanes", lambda *_: Written(receipts, [], [CarryOver()]))
-    return EventsWriter(TransactionAssembly(), session, terms, ManifestLog.open(directory, "epoch", "q", 3))
+    assembly = TransactionAssembly() if assembly is None else assembly
+    return EventsWriter(
+        assembly, session, terms, EventsState(assembly, session, ManifestLog.open(directory, epoch, "q", 3))
+    )
 
 
 def test_a_run_that_lost_its_job_publishes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,7 +65,7 @@ def test_a_run_that_lost_its_job_publishes_nothing(monkeypatch: pytest.MonkeyPat
     events = writer(directory, monkeypatch, [])
     task = events.session.lane_task(OPTIONS, 0)
     with pytest.raises(Fenced):
-        events.write(FRAME, task, ignore_event, lambda *_: None)
+        events.write(source(0), task, ignore_event, lambda *_: None)
     assert directory.names("batches") == []
 
 
@@ -56,7 +73,7 @@ def test_a_commit_has_checked_the_owner_already(monkeypatch: pytest.MonkeyPatch)
     directory = MemoryDirectory()
     receipt = Receipt("l", None, "job", 0, (), (), 1, 1, 0, recycled=False)
     events = writer(directory, monkeypatch, [receipt])
-    events.write(FRAME, replace(events.session.lane_task(OPTIONS, 0)), ignore_event, lambda *_: None)
+    events.write(source(0), events.session.lane_task(OPTIONS, 0), ignore_event, lambda *_: None)
     assert directory.names("batches") == ["000000000000-000001-epoch.json"]
 
 
@@ -77,34 +94,29 @@ class Runs:
     told: list[Event] = field(default_factory=list)
 
     def start(self, epoch: str) -> None:
-        events = writer(
-            self.directory, self.monkeypatch, [Receipt("l", None, "job", 0, (), (), 1, 1, 0, recycled=False)]
-        )
-        events.assembly = TransactionAssembly(open_timeout=LIMIT, on_open_timeout="drop")
-        events.log = ManifestLog.open(self.directory, epoch, "q", 3)
+        assembly = TransactionAssembly(open_timeout=LIMIT, on_open_timeout="drop")
+        events = writer(self.directory, self.monkeypatch, [], assembly, epoch)
         self.monkeypatch.setattr(ReadToEnd, "is_reached", lambda *_: self.reached)
-        self.monkeypatch.setattr(events_writer, "counts_pauses", lambda *_: self.pauses)
+        self.monkeypatch.setattr(events_state, "counts_pauses", lambda *_: self.pauses)
         self.monkeypatch.setattr(EventsWriter, "_lanes", self._lanes)
         self.events = events
 
-    def _lanes(self, _frame: Any, task: LaneTask, _before: Manifest, now: float, *_: object) -> Written:
-        assert self.events is not None
-        policy = self.events._policy
-        assert policy is not None
-        self.judged.append((now, policy.open_timeout))
+    def _lanes(self, _source: Any, task: LaneTask, opening: Opening, *_: object) -> Written:
+        assert opening.policy is not None
+        self.judged.append((opening.now, opening.policy.open_timeout))
         if self.fails:
             raise ConnectionError
-        state = CarriedState(AssemblerState(1, (OpenTransaction("t", 1, now),)))
+        state = CarriedState(AssemblerState(1, (OpenTransaction("t", 1, opening.now),)))
         carried = CarryOver({"p": state}) if task.batch_id == 0 else CarryOver()
         return Written([Receipt("l", None, "job", 0, (), (), 1, 1, 0, recycled=False)], [], [carried])
 
     def write(self, batch: int, time: float, wall: float | None = None) -> None:
         """A micro-batch that Spark planned at `time`; it runs at `wall`, which is later where it runs again."""
         assert self.events is not None
-        self.monkeypatch.setattr(events_writer, "batch_time", lambda *_: time)
+        self.monkeypatch.setattr(events_state, "batch_time", lambda *_: time)
         self.monkeypatch.setattr(SystemClock, "wall", lambda _: time if wall is None else wall)
         task = self.events.session.lane_task(OPTIONS, batch)
-        self.events.write(FRAME, task, self.told.append, lambda *_: None)
+        self.events.write(source(batch), task, self.told.append, lambda *_: None)
 
     @property
     def given_up(self) -> bool:

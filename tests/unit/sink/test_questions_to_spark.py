@@ -30,25 +30,25 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[Run]:
     return named
 
 
-FRAME: Any = SimpleNamespace(sparkSession=None)
+SESSION: Any = None
 
 
 def test_a_run_is_asked_for_once(runs: list[Run]) -> None:
-    first = spark_version.query_of_batch(FRAME, "q")
+    first = spark_version.query_of_batch(SESSION, "q")
     runs.append(Run())
-    assert spark_version.query_of_batch(FRAME, "q") is first
+    assert spark_version.query_of_batch(SESSION, "q") is first
 
 
 def test_a_query_that_was_started_again_is_its_new_run(runs: list[Run]) -> None:
-    spark_version.query_of_batch(FRAME, "q").active = False
+    spark_version.query_of_batch(SESSION, "q").active = False
     runs.append(Run())
-    assert spark_version.query_of_batch(FRAME, "q") is runs[-1]
+    assert spark_version.query_of_batch(SESSION, "q") is runs[-1]
 
 
 def test_the_runs_of_many_queries_are_not_all_kept(runs: list[Run]) -> None:
     numbers = range(len(runs) * 100)
     for number in numbers:
-        spark_version.query_of_batch(FRAME, f"q{number}")
+        spark_version.query_of_batch(SESSION, f"q{number}")
     assert len(spark_version._QUERIES) == spark_version._MOST_QUERIES
 
 

@@ -18,7 +18,7 @@ from starrocks_txn_sink.assembler.rules.spill import CarriedState
 from starrocks_txn_sink.assembler.verified.lane import VerifiedLane
 from starrocks_txn_sink.assembler.verified.rules import VerifiedPolicy
 from starrocks_txn_sink.errors import InputError
-from starrocks_txn_sink.sink.events_writer import KafkaRounds
+from starrocks_txn_sink.sink.events_writer import EventRounds
 from starrocks_txn_sink.sources.formats.txn_events import TxnEventLines
 from starrocks_txn_sink.sources.kafka.ranges import OffsetRanges, spread
 from starrocks_txn_sink.sources.kafka.spark_reader import PlannedRanges
@@ -117,7 +117,7 @@ def written(topic: Topic, lanes: int, seconds: float) -> tuple[list[list[Row]], 
         lines=TxnEventLines(),
         small_rows=0,
     )
-    kafka = KafkaRounds(run_round, spec, PlannedRanges(parts, count))
+    kafka = EventRounds(run_round, spec, PlannedRanges(parts, count))
     shares = of_kind(kafka.run(TASK), CarryOver)
     while any(share.reached is not None for share in shares):
         kafka.next_round(shares)
@@ -185,7 +185,7 @@ def test_a_round_that_is_run_again_reads_the_same_offsets_from_the_same_state() 
     spec = AssemblySpec(
         IncrementalAssembler, Policy(), PayloadEncoder("shop"), 0.0, MemoryDirectory(), "s", lines=TxnEventLines()
     )
-    kafka = KafkaRounds(run_round, spec, PlannedRanges(parts, Counter()))
+    kafka = EventRounds(run_round, spec, PlannedRanges(parts, Counter()))
     kafka.run(TASK)
     last = of_kind(kafka.run(TASK), CarryOver)
     assert specs[0] == specs[1]
@@ -203,7 +203,7 @@ def test_a_lane_that_proves_transactions_reads_all_offsets_in_each_round() -> No
 
     count, parts = Counter(), [OffsetRanges({("topic", 0): (0, 10)}, 1.0, {})]
     spec = AssemblySpec(VerifiedLane, VerifiedPolicy(), PayloadEncoder("shop"), 0.0, MemoryDirectory(), "s")
-    kafka = KafkaRounds(run_round, spec, PlannedRanges(parts, count), rereads=True)
+    kafka = EventRounds(run_round, spec, PlannedRanges(parts, count), rereads=True)
     kafka.next_round(of_kind(kafka.run(TASK), CarryOver))
     kafka.take(of_kind(kafka.run(TASK), CarryOver))
     assert specs[0] == specs[1]
@@ -216,7 +216,7 @@ def test_when_all_offsets_are_read_no_lane_runs() -> None:
         IncrementalAssembler, Policy(), PayloadEncoder("shop"), 0.0, MemoryDirectory(), "s", lines=TxnEventLines()
     )
     planned = PlannedRanges([OffsetRanges({("topic", 0): (0, 10)}, 1.0, {})], Counter())
-    kafka = KafkaRounds(lambda *_: [LaneReport("job", 0, 7)], spec, planned)
+    kafka = EventRounds(lambda *_: [LaneReport("job", 0, 7)], spec, planned)
     kafka.next_round([CarryOver(reached={"0": 10})])
     assert kafka.run(TASK) == []
 
@@ -225,7 +225,7 @@ def test_two_lanes_with_one_source_partition_are_a_bug_with_an_error() -> None:
     spec = AssemblySpec(
         IncrementalAssembler, Policy(), PayloadEncoder("shop"), 0.0, MemoryDirectory(), "s", lines=TxnEventLines()
     )
-    kafka = KafkaRounds(lambda *_: [], spec, PlannedRanges([], Counter()))
+    kafka = EventRounds(lambda *_: [], spec, PlannedRanges([], Counter()))
     share = CarryOver({"0": CarriedState()})
     with pytest.raises(InputError, match="Two lanes had events of source partition 0"):
         kafka.take([share, share])

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from pyspark import cloudpickle
+from pyspark.sql import types as T
 
 from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute, TransactionAssembly
 from starrocks_txn_sink.coordinator.model import Receipt
@@ -16,6 +17,7 @@ from starrocks_txn_sink.errors import Fenced, LoadFailed, NotSent, OptionError, 
 from starrocks_txn_sink.rows.segments import Skip
 from starrocks_txn_sink.sink import batch_events, failures, rows_writer, session as sessions, sink as sink_module
 from starrocks_txn_sink.sink.batch_events import BatchOrigin, BatchTries
+from starrocks_txn_sink.sink.input import FrameInput, OpenInput
 from starrocks_txn_sink.sink.lanes import Collect, LanePlan, Written
 from starrocks_txn_sink.sink.rows_writer import RowsWriter
 from starrocks_txn_sink.sink.session import Session, job_of_frame
@@ -44,7 +46,7 @@ def test_it_travels_to_another_process_without_its_session() -> None:
 def test_a_frame_with_positions_needs_a_job_of_its_own(assemble: TransactionAssembly | None) -> None:
     options = SinkOptions(load_url="http://fe:8030", query_url="mysql://fe:9030", database="shop")
     columns = ["table", "row"] if assemble else ["source_partition", "position", "seq", "transaction_end", "table"]
-    frame: Any = SimpleNamespace(columns=columns)
+    frame: Any = SimpleNamespace(schema=SimpleNamespace(names=columns))
     with pytest.raises(OptionError, match=r"`job` is not set, and .* left out as written\. .*Set `job` to a name of"):
         StarRocksSink(options, assemble=assemble).write(frame)
 
@@ -101,9 +103,14 @@ def test_errors_survive_pickling_and_end_in_advice() -> None:
     assert copy.retryable
 
 
+def source_of(origin: BatchOrigin) -> FrameInput:
+    """A micro-batch of a session that is not Spark's."""
+    frame: Any = SimpleNamespace(schema=T.StructType(), sparkSession=None)
+    return FrameInput(frame, origin)
+
+
 def test_all_tries_at_a_micro_batch_know_the_tokens_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     sink, token_sets = StarRocksSink(replace(OPTIONS, job="job")), list[set[str]]()
-    frame: Any = SimpleNamespace(schema=SimpleNamespace(fields=[]), sparkSession=None)
 
     def open_session(*_: object, tokens: set[str], **__: object) -> Session:
         token_sets.append(set(tokens))
@@ -121,7 +128,9 @@ def test_all_tries_at_a_micro_batch_know_the_tokens_of_the_run(monkeypatch: pyte
     session = Session("checkpoint", "job", "epoch", "key", token="mine", written=frozenset({"mine"}))
     sink._runs["job"] = JobRun("job", session, served=True)
     with pytest.raises(Fenced):
-        sink._commit_or_wait(frame, BatchOrigin(7, "job", "key", "checkpoint", True), BatchTries(ignore_event, 600.0))
+        sink._commit_or_wait(
+            source_of(BatchOrigin(7, "job", "key", "checkpoint", True)), BatchTries(ignore_event, 600.0)
+        )
     assert token_sets == [{"mine"}, {"mine", "try 1"}, {"mine", "try 1", "try 2"}]
 
 
@@ -130,7 +139,6 @@ def test_each_further_try_at_a_micro_batch_has_less_time(monkeypatch: pytest.Mon
     clock, limits = ManualClock(), list[tuple[float, float]]()
     options = replace(OPTIONS, job="job", batch_deadline=600.0)
     sink, opened = StarRocksSink(options), list[float]()
-    frame: Any = SimpleNamespace(schema=SimpleNamespace(fields=[]), sparkSession=None)
 
     def open_session(*_: object, seconds: float, **__: object) -> Session:
         opened.append(seconds)
@@ -150,13 +158,11 @@ def test_each_further_try_at_a_micro_batch_has_less_time(monkeypatch: pytest.Mon
     monkeypatch.setattr(failures, "SystemClock", lambda: clock)
     monkeypatch.setattr(sink_module, "is_stopped", lambda _: False)
     monkeypatch.setattr(TableTerms, "of", lambda *_: TableTerms(options, {}))
-    monkeypatch.setattr(rows_writer, "lane_input", lambda *_, **__: None)
+    monkeypatch.setattr(FrameInput, "open", lambda *_: OpenInput(lambda *_: []))
     monkeypatch.setattr(rows_writer, "write_shared", write)
-    monkeypatch.setattr(rows_writer, "is_marked", lambda _: True)
-    monkeypatch.setattr(rows_writer, "modes_of", lambda _: None)
     monkeypatch.setattr(LanePlan, "of", lambda *_, **__: LanePlan(1))
     sink._runs["job"] = JobRun("job", served=True)
-    sink._commit_or_wait(frame, BatchOrigin(7, "job", "checkpoint", "key", True), BatchTries(ignore_event, 600.0))
+    sink._commit_or_wait(source_of(BatchOrigin(7, "job", "checkpoint", "key", True)), BatchTries(ignore_event, 600.0))
     assert limits[0] == (600.0, 600.0)
     assert [
         opened == lanes == pytest.approx(500.0 - 100.0 * tries, abs=20)
@@ -169,14 +175,13 @@ def test_missing_loops_are_said_once_at_the_start(
 ) -> None:
     events = list[Event]()
     sink = StarRocksSink(replace(OPTIONS, job="job"), listener=events.append)
-    frame: Any = SimpleNamespace(schema=SimpleNamespace(fields=[]), sparkSession=None)
     monkeypatch.setattr(sessions, "open_session", lambda *_, **__: Session("key", "job", "epoch", "checkpoint"))
     monkeypatch.setattr(sessions, "clean_up", lambda *_, **__: None)
     monkeypatch.setattr(RowsWriter, "write", lambda *_: None)
     for batch in range(2):
         sink._run("job").session = None  # as after a failure
         sink._commit_or_wait(
-            frame, BatchOrigin(batch, "job", "checkpoint", "key", False), BatchTries(ignore_event, 600.0)
+            source_of(BatchOrigin(batch, "job", "checkpoint", "key", False)), BatchTries(ignore_event, 600.0)
         )
     event_names = [event.name for event in events if event.name in ("loops.missing", "session.opened")]
     assert event_names == ["session.opened", *(["loops.missing"] if loop == "pure" else []), "session.opened"]
@@ -190,7 +195,6 @@ def test_what_a_failed_micro_batch_has_written_is_counted_and_renews_its_time(mo
     clock, events, tries = ManualClock(), list[Event](), list[float]()
     sink = StarRocksSink(replace(OPTIONS, job="job", batch_deadline=600.0), listener=events.append)
     session = Session("key", "job", "epoch", "checkpoint")
-    frame: Any = SimpleNamespace(schema=SimpleNamespace(fields=[]), sparkSession=None)
 
     def write(_writer: object, _frame: object, _task: object, _listen: object, collect: Collect) -> None:
         tries.append(clock.monotonic())
@@ -209,8 +213,8 @@ def test_what_a_failed_micro_batch_has_written_is_counted_and_renews_its_time(mo
     monkeypatch.setattr(RowsWriter, "write", write)
     origin = BatchOrigin(7, "job", "checkpoint", "key", True)
     sink._runs["job"] = JobRun("job", served=True)
-    with pytest.raises(NotSent), sink._events.follow_batch(frame, origin) as collector:
-        sink._commit_or_wait(frame, origin, collector)
+    with pytest.raises(NotSent), sink._events.follow_batch(None, origin) as collector:
+        sink._commit_or_wait(source_of(origin), collector)
     assert len(tries) == 4, "the last one wrote nothing in its 1000 seconds"
     names = [event.name for event in events if event.name in ("lane.reported", "receipt.collected", "batch.failed")]
     assert names == ["lane.reported", "receipt.collected"] * 3 + ["batch.failed"]

@@ -19,6 +19,7 @@ import pytest
 from starrocks_txn_sink import SinkOptions, StarRocksSink
 from starrocks_txn_sink.sink import termination
 from starrocks_txn_sink.sink.batch_events import BatchOrigin
+from starrocks_txn_sink.sink.input import FrameInput
 from starrocks_txn_sink.sink.rows_writer import RowsWriter
 from starrocks_txn_sink.sink.session import Session
 from starrocks_txn_sink.sink.sink import JobRun
@@ -153,9 +154,9 @@ def test_a_write_asks_for_the_clean_up(monkeypatch: pytest.MonkeyPatch) -> None:
     sink, calls = StarRocksSink(_options()), list[object]()
     monkeypatch.setattr(termination, "roll_back_at_exit", calls.append)
     monkeypatch.setattr(RowsWriter, "write", lambda *_: None)
-    frame: Any = SimpleNamespace(sparkSession=None)
+    frame: Any = SimpleNamespace(sparkSession=None, schema=None)
     sink._runs["job"] = JobRun("job", Session("k", "job", "epoch", "c"))
-    sink._write(frame, BatchOrigin(1, "job", "c", "k", streaming=False))
+    sink._write(FrameInput(frame, BatchOrigin(1, "job", "c", "k", streaming=False)))
     assert calls == [sink]
 
 

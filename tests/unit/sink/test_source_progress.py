@@ -8,7 +8,6 @@ import pytest
 from starrocks_txn_sink.assembler.rules.spill import CarriedState
 from starrocks_txn_sink.assembler.verified.gtids import SeenGtids
 from starrocks_txn_sink.assembler.verified.intake import VerifiedState
-from starrocks_txn_sink.assembler.verified.places import places
 from starrocks_txn_sink.assembler.verified.repeats import Past, Settled
 from starrocks_txn_sink.coordinator.coordinator import LaneShare
 from starrocks_txn_sink.protocol.snapshots import MORE, ONE, OVER, READING, SPREAD, whole
@@ -119,7 +118,7 @@ def state(newest: str, position: int | None, *quarantined: str, **gtids: tuple[t
     ],
 )
 def test_the_state_of_an_assembler_says_how_far_its_source_is(after: VerifiedState, numbers: dict[str, int]) -> None:
-    assert places(after) == numbers
+    assert after.places() == numbers
 
 
 def carried(number: int, *, reached: bool = False) -> CarryOver:

@@ -11,12 +11,11 @@ import pytest
 
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.sink import rows_writer
-from starrocks_txn_sink.sink.rows_writer import RowsWriter
-from starrocks_txn_sink.sink.stage_clock import StageClock
+from starrocks_txn_sink.sink.rows_writer import RowsWriter, StageClock
 from starrocks_txn_sink.sources.query_stages import TaskTime
 from starrocks_txn_sink.writer.task import LaneTask
 
-STAGE = "starrocks_txn_sink.sink.stage_clock."
+STAGE = "starrocks_txn_sink.sink.rows_writer."
 
 
 class Micro:
@@ -25,7 +24,7 @@ class Micro:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.properties: dict[str, str] = {}
         self.now, self.watermark, self.ends, self.reached = 100.0, 0.0, False, True
-        self.sparkSession = SimpleNamespace(_sc=SimpleNamespace(setLocalProperty=self.properties.__setitem__))
+        self.spark: Any = SimpleNamespace(_sc=SimpleNamespace(setLocalProperty=self.properties.__setitem__))
         monkeypatch.setattr(STAGE + "batch_time", lambda *_: self.now)
         monkeypatch.setattr(STAGE + "batch_watermark", lambda *_: self.watermark)
         monkeypatch.setattr(STAGE + "counts_pauses", lambda *_: self.ends)
@@ -36,8 +35,7 @@ class Micro:
         monkeypatch.setattr(STAGE + "TIMED", timed)
 
     def told(self, clock: StageClock, batch: int) -> TaskTime | None:
-        frame: Any = self
-        clock.tell(frame, "q", batch)
+        clock.tell(self.spark, "q", batch)
         place = {"sql.streaming.queryId": "q", "streaming.sql.batchId": str(batch)}
         return TaskTime.of_task(SimpleNamespace(getLocalProperty=(place | self.properties).get))
 
@@ -94,10 +92,10 @@ def test_the_sink_tells_the_stages_of_a_stream_first(micro: Micro, monkeypatch: 
     options = SinkOptions(load_url="fe", database="shop", delivery="at-least-once")
     any_: Any = object()
     writer, task = RowsWriter(options, (), any_), LaneTask(options, "j", "1", "q", 7)
-    frame: Any = micro
+    source: Any = micro
     with pytest.raises(FittedError):
-        writer.write(frame, replace(task, streaming=False), any_, any_)
+        writer.write(source, replace(task, streaming=False), any_, any_)
     assert not micro.properties
     with pytest.raises(FittedError):
-        writer.write(frame, task, any_, any_)
+        writer.write(source, task, any_, any_)
     assert '"batch":7' in micro.properties[TaskTime.PROPERTY]

@@ -180,7 +180,7 @@ def options(server: Emulator) -> SinkOptions:
 
 def follow(events: SinkEvents, receipts: list[Receipt], error: Exception | None = None) -> None:
     origin = BatchOrigin(1, "shop", "q", "run", streaming=True)
-    with events.follow_batch(SimpleNamespace(sparkSession=None), origin) as collector:  # type: ignore[arg-type]
+    with events.follow_batch(None, origin) as collector:
         collector.collect(receipts)
         if error is not None:
             raise error

@@ -251,7 +251,7 @@ def test_a_micro_batch_that_succeeds_is_one_line_at_info(server: Emulator) -> No
         SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-least-once"), ignore_event, None
     )
     origin = BatchOrigin(1, "shop", "q", "r", streaming=True)
-    with events.follow_batch(SimpleNamespace(sparkSession=None), origin) as collector:  # type: ignore[arg-type]
+    with events.follow_batch(None, origin) as collector:
         collector.collect(receipts)
     (line,) = written(stream)
     assert (line["event"], line["receipts"], line["source_transactions"]) == ("batch.completed", 3, 0)
@@ -301,7 +301,7 @@ def test_sparks_progress_bar_ends_where_json_goes_to_the_same_stream() -> None:
     bar = SimpleNamespace(finishAll=lambda: calls.append("cleared"), stop=lambda: calls.append("stopped"))
     option = SimpleNamespace(isDefined=lambda: True, get=lambda: bar)
     context = SimpleNamespace(sc=lambda: SimpleNamespace(progressBar=lambda: option))
-    frame: Any = SimpleNamespace(sparkSession=SimpleNamespace(_sc=SimpleNamespace(_jsc=context)))
-    end_progress_bar(frame)
+    session: Any = SimpleNamespace(_sc=SimpleNamespace(_jsc=context))
+    end_progress_bar(session)
     assert calls == ["cleared", "stopped"]
-    end_progress_bar(SimpleNamespace(sparkSession=None))  # type: ignore[arg-type]
+    end_progress_bar(None)

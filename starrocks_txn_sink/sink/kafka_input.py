@@ -1,0 +1,56 @@
+"""`KafkaInput`: messages that the lanes read themselves, from the offsets that the query's plan has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from starrocks_txn_sink.rows.columns import EVENT_TIME
+from starrocks_txn_sink.sink import projection
+from starrocks_txn_sink.sink.events_input import EventsInput
+from starrocks_txn_sink.sink.input import InputMemory, OpenInput
+from starrocks_txn_sink.sink.lanes import LanePlan
+from starrocks_txn_sink.sink.spark_jobs import context_of, run_without_input
+from starrocks_txn_sink.sink.typed.terms import TableTerms
+from starrocks_txn_sink.sources.formats.raw_format import MESSAGE_KEY, POSITION, SOURCE_PARTITION
+from starrocks_txn_sink.sources.kafka.spark_reader import KafkaSource
+from starrocks_txn_sink.writer.messages import Message, decode
+
+_LANE_BYTES: Final = 4 << 20
+"""Payload that is worth a lane of its own.
+
+One more lane costs a job about 50 ms, in which a lane writes this much, and 2 CPU seconds once, for its process.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaInput(EventsInput):
+    """A micro-batch of Spark's Kafka source whose rows Spark never reads."""
+
+    @property
+    def reads_kafka(self) -> bool:
+        return True
+
+    def open(self, terms: TableTerms, plan: LanePlan, memory: InputMemory) -> OpenInput:
+        """The planned offsets; the empty frame if there are none. Raises the errors of `KafkaSource`."""
+        source = memory.once(KafkaSource, self._source)
+        if source is not None:
+            least = 1 if terms.options.lanes is not None else round(_LANE_BYTES / memory.row_bytes)
+            planned = source.plan(self.frame, plan.tasks, max(1, least), topic_names=memory.topic_names)
+            if planned.lanes:
+                return OpenInput(self._run, self.assembly.lines, planned)
+        return EventsInput.open(self, terms, plan, memory)
+
+    def _source(self) -> KafkaSource | None:
+        lines = self.assembly.lines
+        assert lines is not None
+        fields = {SOURCE_PARTITION: "partition", POSITION: "offset"}
+        # The lanes read the key of a message from Kafka, whatever the frame has.
+        own = {name: column for name, column in lines.columns.items() if name != MESSAGE_KEY}
+        columns = {column: fields.get(name, name) for name, column in own.items()}
+        columns |= {EVENT_TIME: "timestamp"} if projection.event_time(self.frame) else {}
+        return KafkaSource.of(self.frame, self.origin.checkpoint, columns, tuple(lines.columns))
+
+    def _run(self, task: Any, lanes: int) -> list[Message]:
+        """One Spark task a lane, without a row."""
+        return [decode(text) for text in run_without_input(context_of(self.spark), task, lanes)]
