@@ -53,6 +53,11 @@ def add_note(error: BaseException, note: str) -> None:
     error.__notes__ = [*notes_of(error), note]  # type: ignore[attr-defined]
 
 
+def advise(error: StarRocksSinkError, advice: str) -> None:
+    """Give `error` other `advice`, of one who knows more of its place."""
+    error.advice = advice
+
+
 def notes_of(error: BaseException) -> list[str]:
     """The notes on `error`."""
     return list(getattr(error, "__notes__", ()))

@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from starrocks_txn_sink.errors import RowsRejected
+from starrocks_txn_sink.errors import RowsRejected, advise
 from starrocks_txn_sink.protocol.refusals import UNSAID
 
 if TYPE_CHECKING:
@@ -121,9 +121,8 @@ class Quarantine:
             self._halve(tables)
             return
         if self.count + len(self._set_aside) >= self.most:
-            error.advice = (
-                f"max_quarantined ({self.most}) is reached: correct the source or the table, or raise max_quarantined."
-            )
+            limit = f"max_quarantined ({self.most}) is reached"
+            advise(error, f"{limit}: correct the source or the table, or raise max_quarantined.")
             raise error
         label = str(error.context.get("label", ""))
         self.add({self._suspects[0]: DeadLetter(self._reason_of(error), label)})

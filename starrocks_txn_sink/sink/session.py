@@ -19,15 +19,16 @@ import random
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from heapq import nsmallest
+from types import MappingProxyType
 from typing import Any, Final
 
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock, microseconds
 from starrocks_txn_sink.coordinator.model import Receipt
-from starrocks_txn_sink.errors import LedgerBehind, OptionError, QueryRefused, StarRocksSinkError
+from starrocks_txn_sink.errors import LedgerBehind, OptionError, QueryRefused, StarRocksSinkError, advise
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol import dead_letters, fencing, ledger
@@ -88,6 +89,26 @@ class Session:
     def prove_in(self, proofs: ProofLog | None) -> None:
         """Write proofs of this run into the query's checkpoint; None: nowhere."""
         self.proofs = replace(proofs, epoch=self.epoch) if proofs is not None else None
+
+    def know_tables(self, tables: Tables, added: Mapping[str, Iterable[str]] = MappingProxyType({})) -> None:
+        """The tables as they are after a change, which has `added` columns that rows had named, by table."""
+        self.tables = tables
+        for table, names in added.items():
+            self.unknown_names[table] = self.unknown_names.get(table, frozenset()) - set(names)
+
+    def is_due(self, reports: Sequence[LaneReport], *, again: bool) -> bool:
+        """Whether rows of `reports` name columns that were not compared yet; any, if those before are due `again`."""
+        named = (member for report in reports for member in report.work.members.items())
+        return any(again or names or table not in self.compared for table, names in named)
+
+    def learn_compared(self, names: Mapping[str, frozenset[str]], *, again: bool) -> None:
+        """The `names` of rows were compared with their tables' columns, those of before `again`."""
+        for table, column_names in names.items():
+            before = self.compared.get(table, frozenset())
+            self.vanished_names[table] = self.vanished_names.get(table, frozenset()) | (before - column_names)
+            self.compared[table] = before | column_names
+        if again:
+            self.compared_at = time.monotonic()
 
     def columns_before(self, table: str) -> frozenset[str]:
         """The columns that a table had when rows of this run named them."""
@@ -366,7 +387,7 @@ def advising(advice: str) -> Iterator[None]:
         yield
     except QueryRefused as refused:
         if "backends" not in refused.context and refused.context.get("number") not in LOGIN_OR_DATABASE:
-            refused.advice = advice
+            advise(refused, advice)
         raise
 
 

@@ -396,12 +396,10 @@ class StarRocksSink:
     ) -> None:
         """Learn from lanes whose rows are visible, and emit their events."""
         session.learn_keys(reports)
-        named = (member for report in reports for member in report.work.members.items())
-        now = time.monotonic()
-        again = self.options.schema_changes is SchemaChanges.IGNORE and now - session.compared_at >= _COMPARED_SECONDS
-        if any(again or names or table not in session.compared for table, names in named):
+        again = time.monotonic() - session.compared_at >= _COMPARED_SECONDS
+        again = again and self.options.schema_changes is SchemaChanges.IGNORE
+        if session.is_due(reports, again=again):
             self._compare_columns(session, reports, again=again)
-            session.compared_at = now if again else session.compared_at
         if session.learn_listed(reports):
             self._listener(Event("label.unlisted", {"job": origin.job, "advice": sessions.UNLISTED}))
         skips_begun = (
@@ -424,11 +422,8 @@ class StarRocksSink:
         told = session.unknown_names
         events = compare_columns(self.options, names, session.compared, session.vanished_names, told, again=again)
         if events is None:  # no answer: the lanes of the next micro-batch report the names again
-            return
-        for table, column_names in names.items():
-            before = session.compared.get(table, frozenset())
-            session.vanished_names[table] = session.vanished_names.get(table, frozenset()) | (before - column_names)
-            session.compared[table] = before | column_names
+            names, events = {}, []
+        session.learn_compared(names, again=again)
         for event in events:
             self._listener(Event(event.name, {"job": session.job, **event.fields}))
 

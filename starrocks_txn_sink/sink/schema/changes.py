@@ -284,9 +284,7 @@ def add_missing(
         if create is not None and absent:
             create(absent, said, deadline)
         carry_out(plan, port, deadline, said)
-        for table, added in missing.items():
-            session.unknown_names[table] = session.unknown_names.get(table, frozenset()) - added.keys()
-        session.tables = _known_again(session.tables, connection, options, deadline)
+        session.know_tables(_known_again(session.tables, connection, options, deadline), missing)
 
 
 def _filled(columns: Mapping[str, ColumnNeeds], before: Set[str]) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from starrocks_txn_sink.clock import Clock, Deadline
-from starrocks_txn_sink.errors import InputError, ServerRefused, StarRocksSinkError
+from starrocks_txn_sink.errors import InputError, ServerRefused, StarRocksSinkError, advise
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.refusals import NO_TABLE
 from starrocks_txn_sink.sink.assembly import Assembly
@@ -99,5 +99,5 @@ def advising_tables(new: NewTables | None, clock: Clock) -> Iterator[None]:
                     advice = new.advice(str(table), Deadline.after(_KAFKA_SECONDS, clock))
             if not advice and report is not None and (names := report.work.members.get(str(table))):
                 advice = f"Its rows name the columns {', '.join(sorted(names))}. {refused.advice}"
-            refused.advice = advice or refused.advice
+            advise(refused, advice or refused.advice)
         raise

@@ -142,7 +142,7 @@ class TablePlan:
             self.options.database, self.sources, columns, models, declared, self.layout_of, self.rules, further
         )
         self.tableless = [*self.rules.tableless({**self.sources, **models})]
-        plan.refusals += [Refusal(rule.near, rule.reason, rule.ways) for rule in self.tableless if rule.near]
+        plan.refusals.extend(Refusal(rule.near, rule.reason, rule.ways) for rule in self.tableless if rule.near)
         return plan
 
 

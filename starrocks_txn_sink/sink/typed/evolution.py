@@ -142,4 +142,5 @@ def apply_schema_changes(
     with contextlib.closing(LeaderConnection(options)) as connection:
         port = SqlTables(connection, options, [route.table for route in routes], deadline)
         columns = carry_out(plan, port, deadline, lambda change: listener(changed(session.job, change)))
-        session.tables = replace(session.tables, models=table_models(connection, options, deadline), columns=columns)
+        models = table_models(connection, options, deadline)
+        session.know_tables(replace(session.tables, models=models, columns=columns))
