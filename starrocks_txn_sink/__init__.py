@@ -26,8 +26,7 @@ _HOMES = {
     "starrocks_txn_sink.metrics.server": ("MetricsServer",),
     "starrocks_txn_sink.options": ("SinkOptions", "TableOptions"),
     "starrocks_txn_sink.options.table_rules": ("TableRules",),
-    "starrocks_txn_sink.sink.assembly": ("DebeziumAssembly", "TransactionAssembly"),
-    "starrocks_txn_sink.sink.binlog_assembly": ("CanalAssembly", "MaxwellAssembly"),
+    "starrocks_txn_sink.sink.assembly": ("CanalAssembly", "DebeziumAssembly", "MaxwellAssembly", "TransactionAssembly"),
     "starrocks_txn_sink.sink.lineage": ("LineageListener",),
     "starrocks_txn_sink.sink.plain_frames": ("StarRocksDataSource",),
     "starrocks_txn_sink.sink.schema.source_tables": ("plan_tables",),
@@ -54,12 +53,10 @@ if TYPE_CHECKING:
     from starrocks_txn_sink.options import SinkOptions as SinkOptions, TableOptions as TableOptions
     from starrocks_txn_sink.options.table_rules import TableRules as TableRules
     from starrocks_txn_sink.sink.assembly import (
-        DebeziumAssembly as DebeziumAssembly,
-        TransactionAssembly as TransactionAssembly,
-    )
-    from starrocks_txn_sink.sink.binlog_assembly import (
         CanalAssembly as CanalAssembly,
+        DebeziumAssembly as DebeziumAssembly,
         MaxwellAssembly as MaxwellAssembly,
+        TransactionAssembly as TransactionAssembly,
     )
     from starrocks_txn_sink.sink.lineage import LineageListener as LineageListener
     from starrocks_txn_sink.sink.plain_frames import StarRocksDataSource as StarRocksDataSource

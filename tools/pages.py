@@ -16,7 +16,7 @@ from pyspark.sql import types as T
 
 from starrocks_txn_ops.rehearsal.command import CHECKS, CLEARED
 from starrocks_txn_ops.sync.sections import SECTIONS, Setting
-from starrocks_txn_sink import CanalAssembly, DebeziumAssembly, MaxwellAssembly, TransactionAssembly, sources
+from starrocks_txn_sink import TransactionAssembly, sources
 from starrocks_txn_sink.metrics.catalogue import METRICS, PARTITIONS, PREFIX, TABLES, Metric
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.combinations import CONFLICTS, NOT_COMPACTED, OVER_SQL, Feature
@@ -35,7 +35,7 @@ from starrocks_txn_sink.rows.target import parse_type
 from starrocks_txn_sink.rows.values.byte_texts import DECODED
 from starrocks_txn_sink.rows.values.defaults import LEFT_OUT
 from starrocks_txn_sink.rows.values.rules import TABLE, Rule as ValueRule
-from starrocks_txn_sink.sink.assembly import Assembly
+from starrocks_txn_sink.sink.assembly import FORMATS, Assembly
 from starrocks_txn_sink.sink.typed.fit import Fit, fit
 from starrocks_txn_sink.sources.formats.connect_types import column_of
 from starrocks_txn_sink.spark_version import FEATURES, OLDEST
@@ -171,9 +171,10 @@ def consequences() -> str:
 
 def formats() -> str:
     """What each format has, by the attributes and arguments of its class."""
+    own = [kind for kind in FORMATS.values() if kind.__module__ == Assembly.__module__]
+    classes: list[type[Assembly]] = [TransactionAssembly, *own]
     kinds = {
-        f"[{kind.format.title()}](../guides/{kind.format}.md)" if kind.format else "TxnEvents": kind
-        for kind in (TransactionAssembly, DebeziumAssembly, MaxwellAssembly, CanalAssembly)
+        f"[{kind.format.title()}](../guides/{kind.format}.md)" if kind.format else "TxnEvents": kind for kind in classes
     }
     rows = (
         (name, *(words(kind, inspect.signature(kind).parameters) for kind in kinds.values()))

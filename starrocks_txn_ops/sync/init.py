@@ -20,6 +20,7 @@ from starrocks_txn_ops.sync.catalog import DescribedTable, read_catalog
 from starrocks_txn_ops.sync.source_database import SourceDatabase
 from starrocks_txn_sink.assembler.verified.intake import SNAPSHOT
 from starrocks_txn_sink.errors import InputError, OptionError, printable
+from starrocks_txn_sink.sink.assembly import DebeziumAssembly
 from starrocks_txn_sink.sink.schema.source_tables import KeyedMessage
 from starrocks_txn_sink.sources.formats.debezium_other import LOGICAL
 from starrocks_txn_sink.sources.formats.described_tables import CANAL, MAXWELL, described_table, format_of
@@ -232,7 +233,7 @@ def _lines(findings: Seen, brokers: str, kafka_options: dict[str, str] | None) -
         more = f" ({findings.others} are something else)" if findings.others else ""
         raise InputError(f"{sentence}{more}.", hint=_NO_CHANGE)
     if len(findings.formats) > 1:
-        names = " and ".join(sorted(kind or "debezium" for kind in findings.formats))
+        names = " and ".join(sorted(kind or DebeziumAssembly.format for kind in findings.formats))
         hint = "Name the topics of one of them with --prefix."
         raise InputError(f"The topics under {findings.prefix} have messages of {names}.", hint=hint)
     origin = findings.origin or f"the newest messages of {len(findings.topics)} topics"

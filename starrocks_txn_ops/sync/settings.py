@@ -21,8 +21,7 @@ from starrocks_txn_sink.options import SinkOptions, TableOptions, checks
 from starrocks_txn_sink.options.declarations import declarations
 from starrocks_txn_sink.options.table_rules import TableRules, groups_of
 from starrocks_txn_sink.rows.target import TYPE_NAMES, parse_type
-from starrocks_txn_sink.sink.assembly import MessageAssembly
-from starrocks_txn_sink.sink.formats import format_named
+from starrocks_txn_sink.sink.assembly import MessageAssembly, format_named
 from starrocks_txn_sink.sink.schema.plan import TableLayout
 from starrocks_txn_sink.sources.formats.tables import LAST_PART, TableRoutes, check_routes, route_of
 from starrocks_txn_sink.sources.kafka.options import refuse_wrong_pattern

@@ -27,11 +27,10 @@ from starrocks_txn_sink.options import SchemaChanges, SinkOptions
 from starrocks_txn_sink.options.without_effect import Circumstance, warn_of
 from starrocks_txn_sink.rows import columns as names
 from starrocks_txn_sink.rows.places import IN_KAFKA
-from starrocks_txn_sink.sink.assembly import Assembly, TransactionAssembly
+from starrocks_txn_sink.sink.assembly import Assembly, TransactionAssembly, format_named
 from starrocks_txn_sink.sink.batch_events import BatchOrigin
 from starrocks_txn_sink.sink.collected_input import CollectedInput, local_folder
 from starrocks_txn_sink.sink.events_input import text_columns
-from starrocks_txn_sink.sink.formats import format_named
 from starrocks_txn_sink.sink.frame_rows import TABLE_OPTION, check_texts, refuse_positions, table_of
 from starrocks_txn_sink.sink.sink import JobRun, StarRocksSink
 from starrocks_txn_sink.sink.typed.route import TableRoute
