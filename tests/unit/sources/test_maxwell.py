@@ -220,3 +220,11 @@ def test_xid_and_offset_come_from_any_spelling_of_numbers() -> None:
     first, last = transaction(1 << 60, ("insert", {"id": 1}), ("insert", {"id": 2}))
     events = parsed(batch(first, last), whole=True).events.to_pydict()
     assert (events["txn_id"], events["number"], events["commit"]) == ([str(1 << 60)] * 2, [0, None], [False, True])
+
+
+def test_a_key_in_capitals_that_changes_takes_its_former_row_away() -> None:
+    changed = row("update", {"ID": 2, "n": 1}, old={"ID": 1}, primary_key_columns=["ID"], commit=True)
+    assert rows(batch(changed, columns=("ID",))) == [
+        (7, 0, "e", "d", {"ID": 1, "n": 1}),
+        (7, 1, "e", "u", {"ID": 2, "n": 1}),
+    ]
