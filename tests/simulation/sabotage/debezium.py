@@ -56,8 +56,8 @@ def the_rest_of_a_cut_transaction_is_taken_for_the_whole(put: Any) -> None:
 
 @debezium_bug
 def a_second_begin_changes_nothing(put: Any) -> None:
-    def broken(events: Any, code: Any, is_begin: Any, overdue: Any, with_rows: Any) -> Any:
-        del events, code, is_begin, with_rows
+    def broken(events: Any, code: Any, is_begin: Any, known: Any, overdue: Any, with_rows: Any) -> Any:
+        del events, code, is_begin, known, with_rows
         return {}, np.zeros(len(overdue), dtype=bool)
 
     put(tally, "join_deliveries", broken)

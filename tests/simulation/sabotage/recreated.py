@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from starrocks_txn_sink.assembler.rules import history
 from starrocks_txn_sink.assembler.rules.incremental import IncrementalAssembler
-from starrocks_txn_sink.assembler.verified import deliveries, lane, parts, repeats, tally
+from starrocks_txn_sink.assembler.verified import deliveries, lane, parts, repeats
 from starrocks_txn_sink.rows.unpositioned import UnpositionedSegmenter
 from starrocks_txn_sink.sources.kafka import topic_ids
 
@@ -96,17 +95,6 @@ def what_waits_stays_with_the_source_whose_ids_come_again(put: Any) -> None:
 @recreated_bug("same ids")
 def what_is_left_of_a_transaction_is_of_the_one_that_has_its_id_again(put: Any) -> None:
     put(parts, "_part_of", lambda code, *_: np.unique(code, return_inverse=True)[1])
-
-
-@recreated_bug("same ids")
-def a_commit_overtakes_one_whose_id_is_known(put: Any) -> None:
-    right = tally.tally
-
-    def broken(*arguments: Any) -> Any:
-        counts = right(*arguments)
-        return replace(counts, further=np.zeros(len(counts.ids), dtype=bool))
-
-    put(tally, "tally", broken)
 
 
 # --- rows without positions ---
