@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 
-from starrocks_txn_ops.verify import repair
 from starrocks_txn_ops.verify.held import Held
-from starrocks_txn_ops.verify.rules import core
 from starrocks_txn_sink.protocol.dead_letters import DeadLetterRow
 from starrocks_txn_sink.protocol.verified import Verified
+from tests.cdc.killed_repair import in_small_parts
 from tests.cdc.postgres import Postgres
 from tests.cdc.verifying import Verify
 from tests.support.query_port import query
+from tests.support.quick_start import ROOT
 from tests.support.servers import Server
+from tests.support.waiting import wait_until
 
 POSTGRES = """
 CREATE TABLE orders (id BIGINT PRIMARY KEY, note TEXT);
@@ -76,13 +80,7 @@ def test_a_table_that_is_none_of_the_files_is_refused(postgres: Postgres, verify
 
 @pytest.fixture
 def in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small ranges, few keys at a time and in a transaction."""
-    monkeypatch.setattr(core, "RANGE_ROWS", 100)
-    monkeypatch.setattr(core.spans, "__defaults__", (100,))
-    monkeypatch.setattr(core, "ENOUGH", 60)
-    monkeypatch.setattr(core, "SUSPECTS", 30)
-    monkeypatch.setattr(core, "KEYS", 20)
-    monkeypatch.setattr(repair, "MOST_KEYS", 60)
+    in_small_parts(monkeypatch.setattr)
 
 
 def fill(server: Server, postgres: Postgres) -> None:
@@ -150,31 +148,65 @@ def test_a_row_that_is_left_is_counted_once(server: Server, postgres: Postgres, 
 
 
 @pytest.mark.usefixtures("in_parts")
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.emulator(f"{ORDERS}; {CODES}; {ITEMS}")
-def test_a_run_that_is_killed_between_its_parts_goes_on(
-    server: Server, postgres: Postgres, verify: Verify, monkeypatch: pytest.MonkeyPatch
+def test_a_repair_that_is_killed_between_its_parts_goes_on(
+    server: Server, postgres: Postgres, verify: Verify, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    """By SIGKILL, in front of a part of keys that were looked at twice, and of later ones."""
     fill(server, postgres)
-    with monkeypatch.context() as patch:
-        left = [None] * 5
-
-        def end(_: int) -> None:
-            if not left:
-                raise KeyboardInterrupt
-            left.pop()
-
-        counted(patch, end)
-        with pytest.raises(KeyboardInterrupt):
-            verify(postgres.url, "", "public.orders", "--yes", command="resync")
+    words = ("--repair", "--yes")
+    verify(postgres.url, "", "--sample", "0.1%")  # writes the file
+    command = (str(tmp_path / "shop.toml"), "--wait", "0.1", *words)
+    for site in ("write=1", "write=6"):
+        before = wrong_rows(server)
+        ended = killed(site, "verify", *command)
+        assert ended.returncode == -9, ended.stderr
+        assert wrong_rows(server) < before
     sizes = list[int]()
     counted(monkeypatch, sizes.append)
-    code, tables, report = verify(postgres.url, "", "public.orders", "--yes", command="resync")
+    code, tables, report = verify(postgres.url, "", *words)
     assert code == 0, json.dumps(report)
-    assert sum(sizes) == tables["public.orders"]["repair"]["written"] + tables["public.orders"]["repair"]["deleted"]
-    assert sum(sizes) == 502 - 5 * 60
-    code, _, report = verify(postgres.url, "", "--table", "orders")
-    assert code == 0, json.dumps(report)
+    assert 0 < sum(sizes) < 1_002 - 2 * 60  # what the killed ones have written is equal
+    code, tables, report = verify(postgres.url, "")
+    assert (code, {table["status"] for table in tables.values()}) == (0, {"equal"}), json.dumps(report)
+
+
+@pytest.mark.emulator(f"{ORDERS}; {CODES}; {ITEMS}")
+def test_a_verify_that_is_killed_between_its_ranges_is_repeated(
+    server: Server, postgres: Postgres, verify: Verify, tmp_path: Path
+) -> None:
+    """It leaves nothing behind: no result in the ledger, no snapshot at the source, and the next run says the same."""
+    fill(server, postgres)
+    _, whole, report = verify(postgres.url, "")
+    kept = "SELECT token FROM shop._starrocks_txn_sink_ledger WHERE name = 'verified'"
+    before = query(server, kept)
+    ended = killed("range=3", "verify", str(tmp_path / "shop.toml"), "--wait", "0.1")
+    assert ended.returncode == -9, ended.stderr
+    assert query(server, kept) == before
+    open_ = "SELECT 1 FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+    wait_until(lambda: not postgres.sql(open_), 60, "a snapshot stays open")
+    code, tables, report = verify(postgres.url, "")
+    counts = ("status", "missing", "extra", "different")
+    assert code == 1, json.dumps(report)
+    assert {name: [table[count] for count in counts] for name, table in tables.items()} == {
+        name: [table[count] for count in counts] for name, table in whole.items()
+    }
+
+
+def killed(site: str, *words: str) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "tests.cdc.killed_repair", site, *words]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, check=False, timeout=300)
+
+
+def wrong_rows(server: Server) -> int:
+    """How many rows of `fill` are still to be written or deleted."""
+    ask = (
+        "SELECT abs(1000 - count(*)) + sum(note LIKE 'x%') + 2 * sum(id IN (-1, 2000)) FROM shop.orders",
+        "SELECT 200 - count(*) FROM shop.codes",
+        "SELECT count(*) - 300 FROM shop.items",
+    )
+    return sum(int(query(server, statement)[0][0]) for statement in ask)
 
 
 def counted(patch: pytest.MonkeyPatch, hears: Callable[[int], None]) -> None:
