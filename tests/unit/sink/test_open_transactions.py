@@ -116,14 +116,14 @@ def test_one_listener_of_spark_serves_all_sinks_and_none_where_no_stage_is_plann
     monkeypatch.setattr(batch_events, "ProgressWatch", lambda session, emit: watches.append((session, emit)))
     monkeypatch.setattr(batch_events, "SparkSession", SimpleNamespace(builder=builder))
     monkeypatch.setattr(batch_events, "PLANNED", planned)
-    frame: Any = SimpleNamespace(sparkSession=SimpleNamespace(_sc=object()))
+    spark: Any = SimpleNamespace(_sc=object())
     first, second, stages = Watched(), Watched(), _StageCounts()
-    stages.follow(first.watch, frame)
+    stages.follow(first.watch, spark)
     assert watches == []
     planned.set()
-    stages.follow(first.watch, frame)
-    stages.follow(second.watch, frame)
-    stages.follow(second.watch, frame)
+    stages.follow(first.watch, spark)
+    stages.follow(second.watch, spark)
+    stages.follow(second.watch, spark)
     assert watches == [(session, stages)]
     counts = {"events": 1, "open": 1, "open_rows": 1}
     stages(Event("assembler.counted", {"query": "q", "name": "q/a", "counts": counts}))
