@@ -24,10 +24,10 @@ from benchmarks.null_server import NullServer
 from starrocks_txn_sink import DebeziumAssembly, SinkOptions
 from starrocks_txn_sink.assembler.rules.directory import FileDirectory
 from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
-from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.writer.assembling import AssemblySpec
-from starrocks_txn_sink.writer.messages import CarryOver
-from starrocks_txn_sink.writer.task import LaneTask, LaneTry
+from starrocks_txn_sink.writer.lane_try import SparkLane
+from starrocks_txn_sink.writer.messages import CarryOver, of_kind
+from starrocks_txn_sink.writer.task import LaneTask
 from starrocks_txn_sink.writer.worker import Attempt
 
 _BATCH_BYTES = 8 << 20
@@ -80,11 +80,8 @@ def write(batches: Iterator[pa.RecordBatch], load_url: str) -> CarryOver:
         spec = AssemblySpec(
             assembly.assembler, assembly.policy, content, time.time(), directory, "s", lines=assembly.lines
         )
-        lane = LaneTry(LaneTask(options, "memory", "e", "c", 0, label="memory"), Attempt(0, 0, False), SystemClock())
-        assembler = spec.open(Attempt(0, 0, False))
-        lane.run(batches, assembler.rows)
-        carried = assembler.carry_over()
-        assembler.close()
+        task = LaneTask(options, "memory", "e", "c", 0, label="memory")
+        (carried,) = of_kind(SparkLane(task, spec).run(batches, Attempt(0, 0, False)), CarryOver)
     return carried
 
 

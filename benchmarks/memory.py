@@ -25,7 +25,8 @@ from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.rows import columns
 from starrocks_txn_sink.rows.keys import KeyColumn
-from starrocks_txn_sink.writer.task import LaneTask, LaneTry
+from starrocks_txn_sink.writer.lane_try import LaneTry
+from starrocks_txn_sink.writer.task import LaneTask
 from starrocks_txn_sink.writer.worker import Attempt
 
 _BATCH_ROWS = 10_000  # spark.sql.execution.arrow.maxRecordsPerBatch

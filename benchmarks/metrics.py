@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from benchmarks.family import Family
 from starrocks_txn_sink import telemetry
-from starrocks_txn_sink.clock import Deadline, SystemClock
+from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.coordinator.coordinator import LaneShare
 from starrocks_txn_sink.metrics import MetricsServer
 from starrocks_txn_sink.metrics.state import dashboard_state
@@ -34,8 +34,9 @@ from starrocks_txn_sink.protocol.wire import LabelState, Operation, Reply, Reque
 from starrocks_txn_sink.rows.columns import DELETED, EVENT_TIME
 from starrocks_txn_sink.telemetry import Event, ignore_event
 from starrocks_txn_sink.writer import task, worker
+from starrocks_txn_sink.writer.lane_try import SparkLane
 from starrocks_txn_sink.writer.messages import LaneReport, Message, of_kind
-from starrocks_txn_sink.writer.metrics import LaneMetrics
+from starrocks_txn_sink.writer.metrics import RowCounts
 from starrocks_txn_sink.writer.worker import Attempt
 
 BATCH = 10_000
@@ -96,7 +97,7 @@ def sample_batches(rows: int) -> list[pa.RecordBatch]:
 
 def lane(batches: list[pa.RecordBatch]) -> list[Message]:
     lane_task = task.LaneTask(OPTIONS, "job", "e", "c", 0, label="job")
-    return task.LaneTry(lane_task, Attempt(0, 1, False), SystemClock()).run(batches)
+    return SparkLane(lane_task).run(batches, Attempt(0, 1, False))
 
 
 @contextlib.contextmanager
@@ -104,7 +105,7 @@ def suspend_counts() -> Iterator[None]:
     """The lane without its metrics and step lines: no event is emitted, no row is looked at."""
     with (
         mock.patch.object(telemetry, "fan_out", return_value=ignore_event),
-        mock.patch.object(LaneMetrics, "read_batch"),
+        mock.patch.object(RowCounts, "add"),
     ):
         yield
 

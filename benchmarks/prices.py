@@ -53,8 +53,9 @@ from starrocks_txn_sink.rows import columns
 from starrocks_txn_sink.sink.lanes import RoundRunner, write_shared
 from starrocks_txn_sink.sink.session import open_session
 from starrocks_txn_sink.writer.assembling import AssemblySpec
+from starrocks_txn_sink.writer.lane_try import SparkLane
 from starrocks_txn_sink.writer.messages import Message
-from starrocks_txn_sink.writer.task import LaneTask, LaneTry
+from starrocks_txn_sink.writer.task import LaneTask
 from starrocks_txn_sink.writer.turns import turns_of
 from starrocks_txn_sink.writer.worker import Attempt
 from tests.support.query_port import query
@@ -162,17 +163,10 @@ def serve_lane(number: int, without: str, orders: Connection) -> None:
 
 def _run_lane(task: LaneTask, attempt: Attempt, batches: Sequence[pa.RecordBatch], lines: bool) -> list[Message]:
     if not lines:
-        lane = LaneTry(task, attempt, SystemClock())
-        return task.answer(attempt, SystemClock(), lambda: lane.run(batches))
+        return SparkLane(task).run(batches, attempt)
     with tempfile.TemporaryDirectory() as home:
         rules = IncrementalAssembler, Policy(), PayloadEncoder("shop"), time.time(), FileDirectory(home), "s"
-        spec = AssemblySpec(*rules, lines=TxnEventLines())
-        assembler = spec.open(attempt)
-        lane = LaneTry(task, attempt, SystemClock(), source=assembler.schema(task.options.options_of))
-        messages = task.answer(attempt, SystemClock(), lambda: lane.run(batches, assembler.rows))
-        messages = [*map(assembler.complete, messages), assembler.carry_over()]
-        assembler.close()
-        return messages
+        return SparkLane(task, AssemblySpec(*rules, lines=TxnEventLines())).run(batches, attempt)
 
 
 # --- the driver ---

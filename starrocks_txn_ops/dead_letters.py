@@ -36,9 +36,11 @@ from starrocks_txn_sink.rows.unchanged import UnchangedValues
 from starrocks_txn_sink.rows.values.judgement import RowRules, UnfitColumn
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
 from starrocks_txn_sink.sql.failures import NO_TABLE
+from starrocks_txn_sink.writer.known_columns import KnownColumns
+from starrocks_txn_sink.writer.pipe import SourceSchema
 from starrocks_txn_sink.writer.rejections import Explainer
 from starrocks_txn_sink.writer.runner import Performer
-from starrocks_txn_sink.writer.table_checks import KnownColumns, SourceSchema, TableChecks
+from starrocks_txn_sink.writer.table_checks import TableChecks
 from starrocks_txn_sink.writer.value_checks import zone_of
 
 

@@ -475,7 +475,7 @@ class SourceDamaged(StarRocksSinkError, Terminal):
 
 
 class LaneDied(StarRocksSinkError):
-    """The message has Spark's reason, the place what the lane reads (`writer.task`)."""
+    """The message has Spark's reason, the place what the lane reads (`writer.lane_try`)."""
 
     code = "lane_died"
     summary = "The task of a lane ended early several times in a row, and nothing was committed."

@@ -23,9 +23,9 @@ from starrocks_txn_sink.protocol.label import Label, RetryPolicy, Steps, labels
 from starrocks_txn_sink.protocol.ledger import HOLD, NewToken, Owner, check_owner, fresh_tokens
 from starrocks_txn_sink.rows.unchanged import UnchangedValues
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
+from starrocks_txn_sink.writer.known_columns import KnownColumns
 from starrocks_txn_sink.writer.rejections import Explainer
 from starrocks_txn_sink.writer.runner import Performer
-from starrocks_txn_sink.writer.table_checks import KnownColumns
 
 REPAIRED = "repaired"
 """Name of the ledger's marker with the label of the last repair."""

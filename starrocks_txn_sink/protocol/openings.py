@@ -6,7 +6,7 @@ the label, the others wait, and hear its age once it is begun. Two begins would 
 that was told goes away without a word, the label is given up: nobody else begins it, and the driver takes another one.
 
 Each lane also *enters* the label with its first input, rows to load or not. Only one try at a lane may, whenever the
-second one comes. A claim at the server (`writer.task`) would be there before the label, and may be forgotten first.
+second one comes. A claim at the server (`writer.lane_try`) would be there before the label, and may be forgotten first.
 
 `Openings` is the book; `LaneQuestion` and `Answer` are what lanes say and hear, `protocol.turns.Turns` the way to it.
 """

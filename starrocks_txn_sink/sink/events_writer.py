@@ -37,7 +37,8 @@ from starrocks_txn_sink.sources.formats.raw_format import POSITION, SOURCE_PARTI
 from starrocks_txn_sink.sources.kafka.spark_reader import PlannedRanges, needs_topic_names, query_partitions
 from starrocks_txn_sink.sources.kafka.topic_ids import TopicIds, ask_ids
 from starrocks_txn_sink.telemetry import Listener, get_logger
-from starrocks_txn_sink.writer.assembling import AssemblingLaneTask, AssemblySpec
+from starrocks_txn_sink.writer.assembling import AssemblySpec
+from starrocks_txn_sink.writer.lane_try import SparkLane
 from starrocks_txn_sink.writer.messages import CarryOver, LaneReport, Message, of_kind
 from starrocks_txn_sink.writer.task import LaneTask
 
@@ -261,7 +262,7 @@ class EventsWriter:
         lines = assembly.lines and with_declared_keys(assembly.lines, keys)
         assembly = replace(assembly, content=encoder, lines=lines)
         task = replace(task, options=self.terms.options, keys=self.terms.keys)
-        return opened.run(AssemblingLaneTask(task, assembly), len(assembly.ranges))
+        return opened.run(SparkLane(task, assembly), len(assembly.ranges))
 
 
 def _partitions(source: Input) -> frozenset[tuple[str, int]]:

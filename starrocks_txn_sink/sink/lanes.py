@@ -68,8 +68,8 @@ from starrocks_txn_sink.writer.messages import (
 )
 from starrocks_txn_sink.writer.metrics import LaneMetrics
 from starrocks_txn_sink.writer.rejections import Explainer
-from starrocks_txn_sink.writer.runner import Performer
-from starrocks_txn_sink.writer.task import LaneTask, log_steps, now_text
+from starrocks_txn_sink.writer.runner import Performer, log_steps
+from starrocks_txn_sink.writer.task import LaneTask, now_text
 from starrocks_txn_sink.writer.turns import TurnsAddress, service_at, turns_of
 from starrocks_txn_sink.writer.worker import RESOURCES, WorkerResources
 
@@ -112,7 +112,7 @@ class LanePlan:
 
     There are at most `lanes` lanes; `slots` says how many tasks the cluster runs at a time, None if that is hidden or
     no limit. `turns` says where lanes take turns at tables, and ask who begins the label; `asks` is False once one of
-    them could not. With `claims` Spark may run the task of a lane twice without the task's knowledge (`writer.task`).
+    them could not. With `claims` Spark may run the task of a lane twice without its knowledge (`writer.lane_try`).
     `disordered`: rows have come out of order, or probably will.
     `small`: the last micro-batch was so small that one task takes it in any order. `proves`: one lane takes events in
     any order, because it proves source transactions by their counts; it gives out all rows in order.
@@ -303,7 +303,7 @@ class RoundRunner:
         options, clock = task.options, deadline.clock
         self._metrics = LaneMetrics(task.job, 0, task.batch_id, Compression(options.compression).value, clock)
         ownership = ownership_of(task, rng, clock)
-        self._metrics.ownership = ownership
+        self._ownership = ownership
         if ownership is not None and further_rows is not None:
             ownership.further_rows = partial(further_rows, ownership.now_text)
         self.coordinator = coordinator_of(task, ownership, deadline, rng)
@@ -393,14 +393,21 @@ class RoundRunner:
     def _report_failure(self, error: StarRocksSinkError) -> None:
         """Send the driver's counts, with `error` unless a lane has sent its own counts with it."""
         if attached_report(error) is None:
-            attach_report(error, self._metrics.report(self.written.receipts, error))
+            attach_report(error, self._report(error))
         else:
-            self._collect((), [self._metrics.report(self.written.receipts)])
+            self._collect((), [self._report()])
+
+    def _report(self, error: StarRocksSinkError | None = None) -> LaneReport:
+        """The driver's own counts."""
+        report = self._metrics.report(error)
+        if self._ownership is not None and error is None:
+            report.trouble.listed = self._ownership.listed
+        return report
 
     def _result(self) -> Written:
         self.written.unsorted = self.coordinator.unsorted
         reports = [report for reports in self._reports.values() for report in reports]
-        reports.append(self._metrics.report(self.written.receipts))
+        reports.append(self._report())
         self._collect((), reports)
         self.written.reports += reports
         return self.written

@@ -6,7 +6,7 @@ the tasks start. Another process commits it when Spark has a message of every ta
 - Only a task that has read all of its rows sends a message. Spark reads a task's output to its end and there meets a
   failure of the rows' iterator, drops the result of a killed task, and accepts one of several tries at a Spark
   partition. So a write with all messages has all rows.
-- Each task claims its Spark partition (`writer.task`), so a second try loads nothing, and the write fails.
+- Each task claims its Spark partition (`writer.lane_try`), so a second try loads nothing, and the write fails.
 - There is no ledger, because the rows have no positions. Only this write commits its label, and only once.
 
 Streams are in `sink.collected`: Spark makes a new writer in another process to end a micro-batch, and that process
@@ -20,7 +20,6 @@ import random
 import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 
 import pyarrow as pa
 from pyspark.sql import types as T
@@ -44,8 +43,9 @@ from starrocks_txn_sink.sink.typed.tables import compare_columns, named_by_rows
 from starrocks_txn_sink.sink.typed.terms import TableTerms
 from starrocks_txn_sink.spark_version import DATA_SOURCE, STREAMS_OF_DATA_SOURCE, forget_idle_profilers, require
 from starrocks_txn_sink.telemetry import Event, EventLogger, apply_log_settings
+from starrocks_txn_sink.writer.lane_try import SparkLane
 from starrocks_txn_sink.writer.messages import Message, of_kind
-from starrocks_txn_sink.writer.task import LaneTask, LaneTry
+from starrocks_txn_sink.writer.task import LaneTask
 from starrocks_txn_sink.writer.turns import turns_of
 from starrocks_txn_sink.writer.worker import RESOURCES, Attempt
 
@@ -110,9 +110,9 @@ class PlainFrameWriter(datasource.DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> LaneMessage:
         """Load the rows of one Spark partition, unless another try at it has begun to."""
-        attempt, clock = Attempt.current(), SystemClock()
-        run_lane = partial(LaneTry(self.task, attempt, clock).run, self._lane_rows(iterator, attempt.lane))
-        return LaneMessage(attempt.lane, tuple(self.task.answer(attempt, clock, run_lane)))
+        attempt = Attempt.current()
+        rows = self._lane_rows(iterator, attempt.lane)
+        return LaneMessage(attempt.lane, tuple(SparkLane(self.task).run(rows, attempt)))
 
     def commit(self, messages: list[datasource.WriterCommitMessage | None]) -> None:
         """Commit the rows of all tasks, or raise the error of the task that explains the most."""

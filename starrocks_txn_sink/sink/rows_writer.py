@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from pyspark.sql import SparkSession
 
@@ -33,8 +33,10 @@ from starrocks_txn_sink.sink.typed.terms import TableTerms, with_decoding
 from starrocks_txn_sink.sources.kafka.spark_reader import ReadToEnd, counts_pauses
 from starrocks_txn_sink.sources.query_stages import TIMED, TaskTime
 from starrocks_txn_sink.telemetry import Listener
+from starrocks_txn_sink.writer.lane_try import SparkLane
 from starrocks_txn_sink.writer.messages import Message
-from starrocks_txn_sink.writer.task import LaneTask, UnsortedLaneTask
+from starrocks_txn_sink.writer.pipe import ArrivingRows, ReadyRows
+from starrocks_txn_sink.writer.task import LaneTask
 
 _SMALL_MARGIN: Final = 2  # skip the shuffle next time only if this batch was under half of the limits
 
@@ -80,12 +82,14 @@ class RowsWriter:
         self, source: Input, terms: TableTerms, task: LaneTask, plan: LanePlan, collect: Collect, listener: Listener
     ) -> Written:
         reading = plan.reading
-        unsorted = task.marked and reading is not Reading.SORTED
         opened = source.open(terms, plan, self._memory)
+        way: ReadyRows = ReadyRows()
+        if task.marked and reading is not Reading.SORTED:
+            may_sort = task.options.shuffle is not False
+            way = ArrivingRows(reading is Reading.ONE_TASK, SMALL_ROWS, may_sort)
 
         def run_lanes(lane: LaneTask) -> list[Message]:
-            run: Any = UnsortedLaneTask(lane, reading is Reading.ONE_TASK, SMALL_ROWS) if unsorted else lane
-            return opened.run(run, 0)
+            return opened.run(SparkLane(lane, way), 0)
 
         task = replace(plan.task_of(task), compared=task.compared if opened.named else None)
         alter = partial(add_missing, self.options, self.session, listener)

@@ -51,7 +51,7 @@ _NO_LOOPS: Final = (
     "Rows cost more than twice as much. Install a wheel for this platform, or build with a C compiler; "
     "executors need it, too (starrocks-txn-sink doctor)."
 )
-_COMPARED_SECONDS: Final = 60.0  # as the lanes (`writer.table_checks`): rare for the server, soon for a dropped column
+_COMPARED_SECONDS: Final = 60.0  # as the lanes (`writer.known_columns`): rare for the server, soon for a dropped column
 _log = get_logger("sink")
 
 

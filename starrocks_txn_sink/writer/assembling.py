@@ -29,13 +29,13 @@ from starrocks_txn_sink.assembler.rules.base import Assembler
 from starrocks_txn_sink.assembler.rules.directory import FileDirectory, StateDirectory
 from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
 from starrocks_txn_sink.assembler.rules.spill import CarriedState, SpillStorage
-from starrocks_txn_sink.clock import Deadline, SystemClock
+from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.coordinator.coordinator import LaneShare
 from starrocks_txn_sink.coordinator.model import ColumnNeeds, MissingColumns
-from starrocks_txn_sink.errors import InputError, SourceTransactionError, TransactionTimedOut, Unordered
-from starrocks_txn_sink.options import TableOptions
+from starrocks_txn_sink.errors import InputError, SourceTransactionError, StarRocksSinkError
+from starrocks_txn_sink.options import SinkOptions, TableOptions
 from starrocks_txn_sink.options.table_rules import METADATA, NO_RULES, RuleSet, RulesOfTable
-from starrocks_txn_sink.protocol.snapshots import Marks, beside
+from starrocks_txn_sink.protocol.snapshots import Marks
 from starrocks_txn_sink.protocol.source_keys import SourceKey
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS, take_first
 from starrocks_txn_sink.rows.columns import EVENT_TIME, OFFSET, TOPIC_PARTITION
@@ -45,9 +45,16 @@ from starrocks_txn_sink.sources.formats.connect_types import SourceColumn, colum
 from starrocks_txn_sink.sources.formats.raw_format import POSITION, SOURCE_PARTITION, ParsedMessages, RawFormat
 from starrocks_txn_sink.sources.kafka.options import no_client
 from starrocks_txn_sink.telemetry import Event
-from starrocks_txn_sink.writer.messages import CarryOver, Message, OrderViolation, message_batch
-from starrocks_txn_sink.writer.table_checks import Lacking, SourceSchema
-from starrocks_txn_sink.writer.task import LaneTask, LaneTry, RoundEnd, place_of_first
+from starrocks_txn_sink.writer.messages import CarryOver, Message
+from starrocks_txn_sink.writer.pipe import (
+    InputStage,
+    Lacking,
+    LaneInput,
+    SourceSchema,
+    Stop,
+    place_of_first,
+    sorts_away,
+)
 from starrocks_txn_sink.writer.worker import Attempt
 
 if TYPE_CHECKING:
@@ -62,7 +69,7 @@ _PIECE_BYTES: Final = 8 << 20  # about four are in memory at once, as text, as c
 
 
 @dataclass(frozen=True, slots=True)
-class AssemblySpec:
+class AssemblySpec(LaneInput):
     """The settings of a lane that assembles, and the open state of the previous micro-batch (`carried`, `inline`).
 
     The lane has the rules `assembler` with their `policy`. `now` is in seconds since the Unix
@@ -98,123 +105,76 @@ class AssemblySpec:
     rules: RuleSet = NO_RULES
     described: MissingColumns = field(default_factory=dict)
 
-    def open(self, attempt: Attempt, round_end: RoundEnd | None = None) -> LaneAssembler:
-        """The assembly of one attempt at a lane.
+    def open(self, attempt: Attempt, stop: Stop | None = None) -> LaneAssembler:
+        """The stages of one attempt at a lane; those that go on with their own reading stop at `stop`."""
+        if isinstance(self.directory, FileDirectory) and self.marker:
+            self.directory.require_shared(self.marker)
+        return LaneAssembler(self, attempt, stop)
 
-        A lane that reads Kafka itself stops at `round_end`, and goes on from there in the next round. Of another lane
-        Spark would send all rows again.
-        """
-        # What is judged together goes through all offsets again in the next round.
-        stops = bool(self.ranges) and not self.assembler.judges_together
-        starts = self.ranges[attempt.lane].starts() if stops else {}
-        return LaneAssembler(
-            self, f"{self.stem}-{attempt.lane}-{attempt.number}", starts, round_end if starts else None
-        )
+    def place(self, batches: Iterable[pa.RecordBatch], attempt: Attempt) -> str | None:
+        return self.ranges[attempt.lane].place if self.ranges else place_of_first(batches)
 
 
-class LaneAssembler:
-    """One attempt at a lane: `rows` turns its input into released rows; `carry_over` stores the open state."""
+class Parse(SourceSchema):
+    """The stage that parses messages, some pieces ahead, and applies the rules of their tables.
 
-    def __init__(
-        self, assembly: AssemblySpec, stem: str, starts: Mapping[str, int], round_end: RoundEnd | None
-    ) -> None:
-        self._assembly = assembly
-        self._round_end = round_end
-        self._reached = dict(starts)  # the next offset of each source partition that this lane reads itself
-        self._stopped = False
-        self._scratch = tempfile.TemporaryDirectory() if assembly.directory is None else None
-        directory = assembly.directory or FileDirectory(self._scratch.name if self._scratch else "")
-        self._storage = SpillStorage(directory, stem, assembly.inline)
-        self._assembler = assembly.assembler.of(
-            assembly.policy,
-            assembly.carried,
-            assembly.now,
-            self._storage,
-            arrival_order=assembly.arrival_order,
-            compare=assembly.compare,
-        )
-        self._small = False
-        self._malformed = 0
-        self._truncates: Counter[str] = Counter()
+    It knows what the schemas of the messages that were read say of columns; `described` are the types, by the schemas
+    of earlier micro-batches, of columns that tables lack. Without `lines` the events are parsed already.
+    """
+
+    describes = True
+
+    def __init__(self, lines: RawFormat | None, rules: RuleSet, described: MissingColumns, *, placed: bool) -> None:
+        self._lines, self._rules, self._described_before, self._placed = lines, rules, described, placed
+        self.completes = any(rule.deletes == "mark" for rule in rules.rules)
+        if lines is not None:
+            self.completes = self.completes or lines.keeps_unchanged
+            self.encodes_bytes = lines.encodes_bytes
+        self.malformed = 0
+        self.truncates: Counter[str] = Counter()
+        self.marks: Marks = {}
+        self.keys: set[SourceKey] = set()
+        self.described: dict[str, dict[str, ColumnNeeds]] = {}
         self._schemas: dict[str, list[str]] = {}
         self._new_schemas: list[tuple[str, str]] = []
         self._columns: dict[str, list[dict[str, SourceColumn]]] = {}  # by table, of each schema
-        self._marks: Marks = {}
-        self._keys: set[SourceKey] = set()
-        self._described_later: dict[str, dict[str, ColumnNeeds]] = {}
 
-    def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The rows of ended source transactions, in the form that the lane reads.
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[pa.Table, pa.RecordBatch]]:
+        """The events of each piece of the batches, and the piece."""
+        lines = self._lines
+        if lines is None:
+            yield from ((apply_rules(self._rules, _cast_events(batch)), batch) for batch in batches)
+            return
+        parse = partial(_parse, lines, self._rules, self._placed)
+        for parsed, piece in map_ahead(parse, _pieces(batches), _PARSERS):
+            self._take(parsed)
+            yield parsed.events, piece
 
-        Raises Unordered, and the errors of the rules, the parser and the content.
-        """
-        events = self._events(batch for batch in batches if batch.num_rows)
-        first, self._small = take_first(events, self._assembly.small_rows, _CHUNK_BYTES)
-        chunks = [_concatenate(first)] if self._small and first else _chunks(chain(first, events), self._chunk_rows)
-        for chunk in chunks:
-            yield from self._assembly.content.batches(self._assembler.feed(chunk, any_order=self._small))
-        yield from self._assembly.content.batches(self._assembler.finish())
-
-    def carry_over(self) -> CarryOver:
-        """Write the open rows into the directory and return their places; a batch frame writes none."""
-        partitions: Mapping[str, CarriedState] = {}
-        inline: Mapping[str, bytes] = {}
-        marks = self._assembler.visible_marks(self._marks)
-        if self._scratch is None or self._assembly.relayed:
-            partitions, inline = self._assembler.carry_over(), self._storage.new_inline
-        if self._assembly.relayed:
-            files = {place.file for state in partitions.values() for place in state.places.values()}
-            inline = {**inline, **self._storage.contents(files)}
-        return CarryOver(
-            partitions,
-            self._assembler.flows,
-            (*self._assembler.notices, *self._assembler.repeat_notices(), *self._truncate_notices()),
-            inline,
-            small=self._small,
-            malformed=self._malformed,
-            reached=self._reached if self._stopped else None,
-            marks=marks,
-            keys=tuple(sorted(self._keys)),
-            described=self._described_later,
-        )
-
-    def _truncate_notices(self) -> Iterator[Event]:
-        for table, count in self._truncates.items():
-            yield Event("truncate.ignored", {"table": table, "count": count})
-
-    def complete(self, message: Message) -> Message:
-        """The message; a LaneShare also gets the source partitions without a released row, and says if it stopped."""
-        if not isinstance(message, LaneShare):
-            return message
-        partitions = tuple(sorted(self._assembler.names.union(message.partitions)))
-        return replace(message, partitions=partitions, stopped=message.stopped or self._stopped)
-
-    def schema(self, options_of: Callable[[str], TableOptions]) -> SourceSchema:
-        """What the messages' schemas and the rules say about columns, while this lane reads them."""
-        rules, lines = self._assembly.rules, self._assembly.lines
-        return SourceSchema(
-            self.types_of,
-            self.filled,
-            self.new_types,
-            partial(rules.declared, options_of=options_of),
-            completes=any(rule.deletes == "mark" for rule in rules.rules)
-            or (lines is not None and lines.keeps_unchanged),
-            keep_types=self.keep_types,
-            encodes_bytes=lines is not None and lines.encodes_bytes,
-        )
+    def _take(self, parsed: ParsedMessages) -> None:
+        self.malformed += parsed.malformed
+        self.truncates.update(parsed.truncates)
+        if parsed.marks:
+            self.marks = beside(self.marks, parsed.marks)
+        self.keys |= parsed.keys
+        for table, schemas in parsed.schemas.items():
+            known_schemas = self._schemas.setdefault(table, [])
+            new = [schema for schema in schemas if schema not in known_schemas]
+            known_schemas += new
+            self._new_schemas += [(table, schema) for schema in new]
 
     def types_of(self, table: str, name: str) -> list[str]:
-        """The types of a column by the schemas of the messages that were read, in their order; none without one."""
-        before = self._assembly.described.get(table, {}).get(name, ColumnNeeds())
+        before = self._described_before.get(table, {}).get(name, ColumnNeeds())
         return [
             *before.types,
             *(column.type for column in self._described(table, name) if column.type),
         ]
 
     def filled(self, table: str, name: str) -> bool:
-        """Whether the source fills a column in rows that it has, by the schemas of the messages that were read."""
-        before = self._assembly.described.get(table, {}).get(name, ColumnNeeds())
+        before = self._described_before.get(table, {}).get(name, ColumnNeeds())
         return before.filled or any(column.filled for column in self._described(table, name))
+
+    def options_of(self, table: str, options: SinkOptions) -> TableOptions:
+        return self._rules.declared(table, options_of=options.options_of)
 
     def _described(self, table: str, name: str) -> Sequence[SourceColumn]:
         """A column of a table as the schemas describe it."""
@@ -222,7 +182,7 @@ class LaneAssembler:
 
     def _schemas_of(self, table: str) -> Sequence[Mapping[str, SourceColumn]]:
         """The columns of a table by each of its schemas; each one is read once, for all columns."""
-        rules = self._assembly.rules
+        rules = self._rules
         described = self._columns.setdefault(table, [])
         for schema in self._schemas.get(rules.main_of(table), [])[len(described) :]:
             described.append({column.name: column for column in ruled_columns(rules, table, columns_of(schema))})
@@ -233,7 +193,7 @@ class LaneAssembler:
 
         A row may wait for the END of its transaction in a later micro-batch, which has no message with its schema.
         """
-        rules = self._assembly.rules
+        rules = self._rules
         for main in self._schemas:
             for table in (rules.of(main) or RulesOfTable(main)).targets:
                 with contextlib.suppress(InputError):  # the rows are judged without it
@@ -241,14 +201,14 @@ class LaneAssembler:
                     for name in lacking(table, names):
                         types = tuple(dict.fromkeys(self.types_of(table, name)))
                         needs = ColumnNeeds(types=types, filled=self.filled(table, name))
-                        self._described_later.setdefault(table, {})[name] = needs
+                        self.described.setdefault(table, {})[name] = needs
 
     def new_types(self) -> Iterator[tuple[str, dict[str, str]]]:
         """The types of tables and histories by the schemas that were read since the last call.
 
         Columns about the source are left out, and schemas that say nothing certain.
         """
-        rules, new = self._assembly.rules, self._new_schemas
+        rules, new = self._rules, self._new_schemas
         self._new_schemas = []
         for main, schema in new:
             with contextlib.suppress(InputError):  # the rows are judged without it
@@ -257,41 +217,67 @@ class LaneAssembler:
                     columns = ruled_columns(rules, table, columns_given)
                     yield table, {column.name: column.type for column in columns if column.name not in METADATA}
 
-    def close(self) -> None:
-        """Close the files with rows of open source transactions, and delete those that only this lane needs."""
-        self._storage.close()
-        if self._scratch is not None:
-            self._scratch.cleanup()
 
-    def _chunk_rows(self) -> int:
-        spec = self._assembly
-        return max(spec.chunk_rows, min(spec.partition_rows * self._assembler.source_partitions, SMALL_ROWS))
+class LaneAssembler(InputStage):
+    """The stages of one attempt at a lane that assembles: read, parse, assemble by the rules, encode.
 
-    def _events(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-        lines = self._assembly.lines
-        if lines is None:
-            yield from (apply_rules(self._assembly.rules, _cast_events(batch)) for batch in batches)
+    `schema` is the stage that parses. A lane that reads Kafka itself stops there, and goes on from what it has
+    `reached` in the next round. Of another lane Spark would send all rows again.
+    """
+
+    def __init__(self, assembly: AssemblySpec, attempt: Attempt, stop: Stop | None) -> None:
+        self._assembly = assembly
+        self._ranges = assembly.ranges[attempt.lane] if assembly.ranges else None
+        # What is judged together goes through all offsets again in the next round.
+        goes_on = self._ranges is not None and not assembly.assembler.judges_together
+        self._stop = stop if goes_on else None
+        self._reached = dict(self._ranges.starts()) if self._ranges is not None and goes_on else {}
+        self.schema: Parse = Parse(assembly.lines, assembly.rules, assembly.described, placed=assembly.placed)
+        self._scratch = tempfile.TemporaryDirectory() if assembly.directory is None else None
+        directory = assembly.directory or FileDirectory(self._scratch.name if self._scratch else "")
+        stem = f"{assembly.stem}-{attempt.lane}-{attempt.number}"
+        self._storage = SpillStorage(directory, stem, assembly.inline)
+        self._assembler = assembly.assembler.of(
+            assembly.policy,
+            assembly.carried,
+            assembly.now,
+            self._storage,
+            arrival_order=assembly.arrival_order,
+            compare=assembly.compare,
+        )
+        self._small = False
+
+    def read(self, batches: Iterator[pa.RecordBatch], deadline: Deadline) -> Iterator[pa.RecordBatch]:
+        if self._ranges is None:
+            return batches
+        deque(batches, maxlen=0)  # Spark ends a worker that leaves rows behind, and the Kafka consumer with it
+        return _read_kafka(self._ranges, deadline)
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows of ended source transactions, in the form that the lane reads.
+
+        Raises Unordered, and the errors of the rules, the parser and the content.
+        """
+        spec, rules = self._assembly, self._assembler
+        events = self._events(self.schema(filter(len, batches)))
+        first, self._small = take_first(events, spec.small_rows, _CHUNK_BYTES)
+        chunks = [_concatenate(first)] if self._small and first else _chunks(chain(first, events), self._chunk_rows)
+        for chunk in chunks:
+            yield from spec.content.batches(rules.feed(chunk, any_order=self._small))
+        yield from spec.content.batches(rules.finish())
+
+    def _events(self, parsed: Iterable[tuple[pa.Table, pa.RecordBatch]]) -> Iterator[pa.Table]:
+        """The events, as far as the lane goes: pieces that are parsed ahead are read again."""
+        if self._stop is None:
+            yield from (events for events, _ in parsed)
             return
-        for result, piece in map_ahead(
-            partial(_parse, lines, self._assembly.rules, self._assembly.placed), _pieces(batches), _PARSERS
-        ):
-            self._malformed += result.malformed
-            self._truncates.update(result.truncates)
-            if result.marks:
-                self._marks = beside(self._marks, result.marks)
-            self._keys |= result.keys
-            for table, schemas in result.schemas.items():
-                known_schemas = self._schemas.setdefault(table, [])
-                new = [schema for schema in schemas if schema not in known_schemas]
-                known_schemas += new
-                self._new_schemas += [(table, schema) for schema in new]
-            yield result.events
-            if self._round_end is not None and self._stops_after(piece, self._round_end):
-                return
+        for events, piece in self._stop(parsed):
+            self._stop.start()
+            yield events
+            self._reach(piece)
 
-    def _stops_after(self, piece: pa.RecordBatch, round_end: RoundEnd) -> bool:
-        """Whether the round is over after the raw values of `piece`; pieces that are parsed ahead are read again."""
-        round_end.start()
+    def _reach(self, piece: pa.RecordBatch) -> None:
+        """The raw values of `piece` are read: note the next offset of each source partition."""
         last = (
             pa.table(piece.select([SOURCE_PARTITION, POSITION]))
             .group_by(SOURCE_PARTITION, use_threads=False)
@@ -299,8 +285,55 @@ class LaneAssembler:
         )
         names, positions = last[SOURCE_PARTITION].to_pylist(), last[f"{POSITION}_max"].to_pylist()
         self._reached |= {name: position + 1 for name, position in zip(names, positions, strict=True)}
-        self._stopped = round_end.expired()
-        return self._stopped
+
+    def _chunk_rows(self) -> int:
+        spec = self._assembly
+        return max(spec.chunk_rows, min(spec.partition_rows * self._assembler.source_partitions, SMALL_ROWS))
+
+    def sorted_first(self, error: StarRocksSinkError) -> bool:
+        # In arrival order a BEGIN may only be late, and nothing is committed yet.
+        may_sort = self._assembly.arrival_order and self._assembly.sortable
+        return sorts_away(error, may_sort=may_sort) or (may_sort and isinstance(error, SourceTransactionError))
+
+    def messages(self) -> list[Message]:
+        return [self.carry_over()]
+
+    def carry_over(self) -> CarryOver:
+        """Write the open rows into the directory and return their places; a batch frame writes none."""
+        partitions: Mapping[str, CarriedState] = {}
+        inline: Mapping[str, bytes] = {}
+        rules, parse = self._assembler, self.schema
+        marks = rules.visible_marks(parse.marks)
+        if self._scratch is None or self._assembly.relayed:
+            partitions, inline = rules.carry_over(), self._storage.new_inline
+        if self._assembly.relayed:
+            files = {place.file for state in partitions.values() for place in state.places.values()}
+            inline = {**inline, **self._storage.contents(files)}
+        truncates = (
+            Event("truncate.ignored", {"table": table, "count": count}) for table, count in parse.truncates.items()
+        )
+        return CarryOver(
+            partitions,
+            rules.flows,
+            (*rules.notices, *rules.repeat_notices(), *truncates),
+            inline,
+            small=self._small,
+            malformed=parse.malformed,
+            reached=self._reached if self._stop is not None and self._stop.stopped else None,
+            marks=marks,
+            keys=tuple(sorted(parse.keys)),
+            described=parse.described,
+        )
+
+    def share(self, share: LaneShare) -> LaneShare:
+        """Also the source partitions without a released row."""
+        return replace(share, partitions=tuple(sorted(self._assembler.names.union(share.partitions))))
+
+    def close(self) -> None:
+        """Close the files with rows of open source transactions, and delete those that only this lane needs."""
+        self._storage.close()
+        if self._scratch is not None:
+            self._scratch.cleanup()
 
 
 def _read_kafka(ranges: OffsetRanges, deadline: Deadline) -> Iterator[pa.RecordBatch]:
@@ -366,50 +399,3 @@ def _chunks(tables: Iterable[pa.Table], enough: Callable[[], int]) -> Iterator[p
 
 def _concatenate(tables: list[pa.Table]) -> pa.Table:
     return pa.concat_tables(tables).combine_chunks() if len(tables) > 1 else tables[0].combine_chunks()
-
-
-@dataclass(frozen=True, slots=True)
-class AssemblingLaneTask:
-    """`lane`'s task over raw events; yields the messages of a LaneTask, and the CarryOver.
-
-    If the events are out of order, the task succeeds with an OrderViolation: the driver sorts
-    the events and runs the lanes again.
-    """
-
-    lane: LaneTask
-    assembly: AssemblySpec
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        attempt = Attempt.current()
-        run, place = partial(self._run, batches, attempt), partial(self._place, batches, attempt)
-        yield message_batch(self.lane.answer(attempt, SystemClock(), run, place))
-
-    def _place(self, batches: Iterable[pa.RecordBatch], attempt: Attempt) -> str | None:
-        """What the lane reads, as far as it is known without the work that has ended an earlier try."""
-        return self.assembly.ranges[attempt.lane].place if self.assembly.ranges else place_of_first(batches)
-
-    def _run(self, batches: Iterator[pa.RecordBatch], attempt: Attempt) -> list[Message]:
-        if isinstance(self.assembly.directory, FileDirectory) and self.assembly.marker:
-            self.assembly.directory.require_shared(self.assembly.marker)
-        round_end = self.lane.end_of_round(SystemClock())
-        assembler, source_of = self.assembly.open(attempt, round_end), self.lane.options.options_of
-        lane = LaneTry(self.lane, attempt, SystemClock(), source=assembler.schema(source_of), round_end=round_end)
-        try:
-            if self.assembly.ranges:
-                deque(batches, maxlen=0)  # Spark ends a worker that leaves rows behind, and the Kafka consumer with it
-                batches = _read_kafka(self.assembly.ranges[attempt.lane], lane.deadline)
-            return self._write(batches, lane, assembler)
-        finally:
-            assembler.close()
-
-    def _write(self, batches: Iterator[pa.RecordBatch], lane: LaneTry, assembler: LaneAssembler) -> list[Message]:
-        try:
-            messages = lane.run(batches, assembler.rows)
-            return [*map(assembler.complete, messages), assembler.carry_over()]
-        except Unordered as unordered:
-            return [OrderViolation(unordered.message)]
-        except (SourceTransactionError, TransactionTimedOut) as refused:
-            # In arrival order a BEGIN may only be late, and nothing is committed yet: the driver may sort the events.
-            if not (self.assembly.arrival_order and self.assembly.sortable):
-                raise
-            return [OrderViolation(refused.message)]

@@ -6,61 +6,23 @@ server's usual limit a backend is asked for its own one.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 import pyarrow as pa
 
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.compiled.keys import LongKeys
 from starrocks_txn_sink.coordinator.model import SEPARATOR
-from starrocks_txn_sink.errors import QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.options.sink_options import is_own_table
 from starrocks_txn_sink.rows import columns
 from starrocks_txn_sink.rows.bad_rows import BadRow
 from starrocks_txn_sink.rows.key_sizes import LIMIT, KeySize
 from starrocks_txn_sink.rows.metadata import Numbers, TableNumbers
 from starrocks_txn_sink.rows.target import TargetColumn
-from starrocks_txn_sink.sql.connection import LeaderConnection
 
 ColumnsOf = Callable[[str, bool], Sequence[TargetColumn]]
 """The columns of a table, none if nothing is known about it; with True the server is asked again."""
-
-LimitOf = Callable[[Deadline], int | None]
-"""The bytes of a key that the server takes; None if it does not say so now."""
-
-SETTING: Final = "primary_key_limit_size"
-_LIMITS: Final = f"SELECT VALUE FROM information_schema.be_configs WHERE NAME = '{SETTING}'"
-_FRESH, _AGAIN = 60.0, 5.0
-_SECONDS: Final = 3.0  # the answer comes at once, or not while all threads are held (wire contract 4.16)
-
-
-@dataclass(slots=True)
-class KnownKeyLimit:
-    """The limit of the backends, of several the least, as it was at most a minute ago."""
-
-    connection: LeaderConnection
-    _limit: int | None = None
-    _next: float = -math.inf
-
-    def __call__(self, deadline: Deadline) -> int | None:
-        """Ask, or give the last answer; None without one. A user who may not ask gets the usual limit."""
-        now = deadline.clock.monotonic()
-        if now < self._next:
-            return self._limit
-        limit = Deadline.after(min(_SECONDS, deadline.remaining()), deadline.clock)
-        try:
-            rows = self.connection.query(_LIMITS, (), limit)
-        except QueryRefused:
-            rows = []
-        except StarRocksSinkError:
-            self._next = now + _AGAIN
-            return self._limit
-        self._limit = min((int(str(value)) for (value,) in rows if str(value).isdecimal()), default=LIMIT)
-        self._next = now + _FRESH
-        return self._limit
 
 
 @dataclass(slots=True)
@@ -68,7 +30,7 @@ class KeyChecks:
     """Judges the keys of a lane's rows; a `bad_rows.Judge`. Rows of tables that are not known pass."""
 
     columns_of: ColumnsOf
-    limit_of: LimitOf
+    limit_of: Callable[[Deadline], int | None]
     deadline: Deadline
     numbers: TableNumbers = field(default_factory=TableNumbers)
     _limit: int = LIMIT

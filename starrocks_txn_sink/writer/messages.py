@@ -3,9 +3,8 @@
 A lane that succeeds sends its LaneShare and then its report; an assembling lane also sends its CarryOver. A lane whose
 rows must be sorted first sends only an OrderViolation; one whose tables must change first sends TablesLack in place of
 its share, one with bad rows that it met too late BadRows, and one that cannot ask who begins the label
-DriverUnreached. A lane that fails with an error of the sink sends only
-the report, and its task succeeds: Spark would run a failed task again without effect (`writer.task`). Each message is a
-line of JSON with its `kind`.
+DriverUnreached. A lane that fails with an error of the sink sends only the report, and its task succeeds: Spark would
+run a failed task again without effect (`writer.lane_try`). Each message is a line of JSON with its `kind`.
 
 Any other error fails the Spark task. Within a process the error carries the report as a value. To another process Spark
 passes only the text of an error: the error object stays on the executor, and Spark drops the accumulators of failed

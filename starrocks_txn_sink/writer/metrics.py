@@ -1,8 +1,9 @@
 """LaneMetrics: counts the work of one lane's task, or of the driver in one micro-batch, for one report at its end.
 
 Executors are short-lived and nothing scrapes them, so a lane observes its own work and sends the report to the driver.
-Lane and coordinator take no part: performer and transport emit events (`telemetry`), and LaneMetrics listens. It also
-reads the batches of rows, for the number of deletes and for the age of source transactions when they are loaded.
+Lane and coordinator take no part: performer and transport emit events (`telemetry`), and LaneMetrics listens. The stage
+RowCounts reads the batches of rows, for the number of deletes and for the age of source transactions when they are
+loaded.
 """
 
 import copy
@@ -17,21 +18,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.clock import Clock
-from starrocks_txn_sink.coordinator.coordinator import LaneShare
-from starrocks_txn_sink.coordinator.lane import Lane
 from starrocks_txn_sink.coordinator.model import Ints, Receipt
-from starrocks_txn_sink.coordinator.ownership import Ownership
 from starrocks_txn_sink.errors import KeyRepeated, LoadsCollided, StarRocksSinkError
 from starrocks_txn_sink.protocol.label import Aborted, Committed, Loaded, Unknown
 from starrocks_txn_sink.protocol.ledger import Position
 from starrocks_txn_sink.protocol.wire import Operation, Status
-from starrocks_txn_sink.rows.body import UniqueRows
 from starrocks_txn_sink.rows.columns import DELETED, EVENT_TIME, PARTITION, POSITION, TABLE, TRANSACTION_END
-from starrocks_txn_sink.rows.segments import Replay
-from starrocks_txn_sink.rows.unpositioned import UnpositionedSegmenter
 from starrocks_txn_sink.telemetry import Event
 from starrocks_txn_sink.writer.messages import Floats, LaneCost, LaneReport, LaneTrouble, LaneWork, TableLoads
-from starrocks_txn_sink.writer.table_checks import TableChecks
+from starrocks_txn_sink.writer.pipe import PipeStage
 
 REMEMBERED = 1_000_000
 """At most so many source transactions of a lane and micro-batch are timed: this bounds the memory."""
@@ -71,15 +66,6 @@ class LaneMetrics:
         self._since: dict[str, float] = {}  # since when actions of a step are under way without a pause
         self._phases: dict[str, float] = {}  # seconds since the last commit, by step
         self._held_back = False  # the next rollback is no failure: KeyRepeated has caused it
-        self._event_times = EventTimes()
-        self._deletes = Deletes()
-        self._replay: Replay | None = None
-        # Parts of the lane that the report reads; the lane sets each one when it has made it.
-        self.unpositioned: UnpositionedSegmenter | None = None
-        self.core: Lane | None = None
-        self.ownership: Ownership | None = None
-        self.checks: TableChecks | None = None
-        self.unique: UniqueRows | None = None
 
     # --- work to count ---
 
@@ -114,23 +100,6 @@ class LaneMetrics:
         with self._lock:
             seconds = self._phases.get("begin")
         return receipt if seconds is None else replace(receipt, phase_seconds={"begin": seconds})
-
-    def attach_replay(self, replay: Replay) -> None:
-        """For rows with positions: `replay` knows which rows are new, and how many were skipped."""
-        self._replay = replay
-        self._deletes = Deletes(replay.committed)
-
-    def share(self, loaded: Sequence[Receipt]) -> LaneShare:
-        """The lane's share of its label."""
-        if self.unpositioned is not None:
-            return LaneShare(tuple(loaded), rows=self.unpositioned.rows, sum=self.unpositioned.sum)
-        return LaneShare(tuple(loaded), tuple(sorted(self._replay.partitions)) if self._replay is not None else ())
-
-    def read_batch(self, batch: pa.RecordBatch) -> None:
-        """Count the deletes in a batch of rows, and keep its event times; call it in the lane's order."""
-        self._deletes.add(batch)
-        if self._replay is not None:
-            self._event_times.add(batch)
 
     def __call__(self, event: Event) -> None:
         """Listen to the steps and requests of the lane's performer."""
@@ -232,9 +201,8 @@ class LaneMetrics:
         phases["publish"] = max(0.0, whole - times.commit_request)
         return replace(receipt, phase_seconds=phases, open_seconds=times.open_seconds)
 
-    def report(self, receipts: Sequence[Receipt], error: BaseException | None = None) -> LaneReport:
-        """All counts until now; `error` is the error that the lane, or the driver, fails with."""
-        core, replay = self.core, self._replay or Replay()
+    def report(self, error: BaseException | None = None) -> LaneReport:
+        """All counts of steps and requests until now; `error` is the error that the lane, or the driver, fails with."""
         with self._lock:
             work, cost, trouble = copy.deepcopy((self._work, self._cost, self._trouble))
         report = LaneReport(*self._place, work, cost, trouble)
@@ -242,31 +210,37 @@ class LaneMetrics:
             report = report.fail(error)
             if error is not self._last_error:
                 trouble.errors[report.code] += 1
-        work.deletes = self._sent_deletes(receipts)
-        work.replayed_rows, work.replayed_transactions = replay.skipped_rows, replay.skipped_transactions
-        work.skips = {name: replay.skips[name] for name in replay.changed}
-        work.event_times = self._event_times.latest(receipts)
-        if (checks := self.checks) is not None:
-            work.wider = tuple(checks.narrow.statements) if checks.narrow is not None else ()
-            work.members = checks.members.news() if checks.members is not None and error is None else {}
-        if self.unique is not None:
-            work.keys_repeated = self.unique.repeated
-        if core is not None:
-            work.ages = self._event_times.ages(receipts)
-            work.loaded_at = max((receipt.committed_at for receipt in receipts), default=0.0)
-            cost.buffer_peak = core.buffer.buffered_peak
-        if self.ownership is not None:
-            trouble.listed = self.ownership.listed
         return report
 
-    def _sent_deletes(self, receipts: Sequence[Receipt]) -> dict[str, int]:
-        """Deletes by table, without those that a later row has replaced."""
-        sent_rows = Counter(self._deletes.by_table)
-        labels = {receipt.label for receipt in receipts}
-        for (label, table), replaced in (self.unique.replaced_deletes if self.unique is not None else {}).items():
-            if label in labels:
-                sent_rows[table] -= replaced
-        return dict(sent_rows)
+
+class RowCounts(PipeStage):
+    """The stage that counts the deletes among a lane's rows, and keeps their event times; rows pass as they are.
+
+    `committed` are the ledger's positions. Only rows with positions can be `timed`.
+    """
+
+    def __init__(self, committed: Mapping[str, Position], *, timed: bool) -> None:
+        self._deletes = Deletes(committed if timed else {})
+        self._event_times = EventTimes() if timed else None
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The batches, which come in the lane's order."""
+        for batch in batches:
+            self.add(batch)
+            yield batch
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Count the rows of a batch."""
+        self._deletes.add(batch)
+        if self._event_times is not None:
+            self._event_times.add(batch)
+
+    def count(self, report: LaneReport, receipts: Sequence[Receipt]) -> None:
+        work = report.work
+        work.deletes = dict(self._deletes.by_table)
+        work.loaded_at = max((receipt.committed_at for receipt in receipts), default=0.0)
+        if self._event_times is not None:
+            work.event_times, work.ages = self._event_times.latest(receipts), self._event_times.ages(receipts)
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Final
 
 from starrocks_txn_sink.clock import Clock, Deadline
 from starrocks_txn_sink.coordinator import model
@@ -26,7 +27,7 @@ from starrocks_txn_sink.protocol.label import Aborted, Label, Ledger, RetryPolic
 from starrocks_txn_sink.protocol.turns import Turns
 from starrocks_txn_sink.protocol.wire import Body, Transport
 from starrocks_txn_sink.rows.body import ReleasedBody, UniqueRows, load_body
-from starrocks_txn_sink.telemetry import Listener, Span, ignore_event
+from starrocks_txn_sink.telemetry import Event, Listener, Span, ignore_event
 from starrocks_txn_sink.writer.rejections import Explainer
 
 Perform = Callable[[model.Action], model.Result]
@@ -326,3 +327,16 @@ class Performer:
 def _fields(action: model.Action) -> dict[str, object]:
     fields: dict[str, object] = {"label": action.label, "step": type(action).__name__.removesuffix("Action").lower()}
     return fields | {"table": action.table, "bytes": action.bytes} if isinstance(action, model.LoadAction) else fields
+
+
+_STEP_LINES: Final = {"step.completed": "step.ended", "step.failed": "step.failed"}
+
+
+def log_steps(log: Listener) -> Listener:
+    """A listener that has `log` write a line for the end of each step; requests get no line."""
+
+    def write(event: Event) -> None:
+        if event.name in _STEP_LINES:
+            log(Event(_STEP_LINES[event.name], event.fields))
+
+    return write

@@ -2,49 +2,36 @@
 
 from __future__ import annotations
 
-import contextlib
-import math
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
-from difflib import SequenceMatcher
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final
 
 import pyarrow as pa
 
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.compiled.findings import RowFindings, Shapes
 from starrocks_txn_sink.coordinator.coordinator import join_missing
-from starrocks_txn_sink.coordinator.model import ColumnNeeds, MissingColumns, Segment
-from starrocks_txn_sink.errors import NarrowColumn, OptionError, QueryRefused, UnfitValue
-from starrocks_txn_sink.options import SchemaChanges, SinkOptions, TableOptions
+from starrocks_txn_sink.coordinator.model import ColumnNeeds, MissingColumns, Receipt, Segment
+from starrocks_txn_sink.errors import NarrowColumn, OptionError, UnfitValue
+from starrocks_txn_sink.options import SchemaChanges, SinkOptions
 from starrocks_txn_sink.options.enums import declared_types
 from starrocks_txn_sink.options.load_properties import renames
 from starrocks_txn_sink.options.sink_options import is_own_table
-from starrocks_txn_sink.protocol.ledger import identifier, quote
+from starrocks_txn_sink.protocol.ledger import quote
 from starrocks_txn_sink.rows.alterations import alteration
 from starrocks_txn_sink.rows.bad_rows import BadRow, refused
-from starrocks_txn_sink.rows.member_names import Filled, LackingColumns, MemberNames, TypesOf, never_filled, no_types
+from starrocks_txn_sink.rows.member_names import LackingColumns, MemberNames
 from starrocks_txn_sink.rows.row_check import RowCheck
 from starrocks_txn_sink.rows.segments import CheckRows, FitRows, as_they_are
-from starrocks_txn_sink.rows.target import (
-    PLACES_SQL,
-    TargetColumn,
-    TargetType,
-    may_count,
-    parse_type,
-    spelled,
-    target_columns,
-    with_counters,
-    with_places,
-)
+from starrocks_txn_sink.rows.target import TargetColumn, TargetType, parse_type
 from starrocks_txn_sink.rows.unchanged import UnchangedValues
 from starrocks_txn_sink.rows.widening import changed_by_hand, holds, rounds, widened
 from starrocks_txn_sink.sources.formats.bare_values import BareValues, ConnectorModes
-from starrocks_txn_sink.sql.connection import LeaderConnection
-from starrocks_txn_sink.writer.key_checks import KeyChecks, KnownKeyLimit
+from starrocks_txn_sink.writer.key_checks import KeyChecks
+from starrocks_txn_sink.writer.known_columns import KnownColumns
+from starrocks_txn_sink.writer.messages import LaneReport
 from starrocks_txn_sink.writer.partitions import KnownPartitions, PartitionCheck
+from starrocks_txn_sink.writer.pipe import PipeStage, SourceSchema
 from starrocks_txn_sink.writer.value_checks import ValueChecks, zone_of
 
 
@@ -56,142 +43,8 @@ class TablesLackColumns(Exception):
         self.columns = columns
 
 
-class KnownColumns:
-    """The columns of a database's tables, from information_schema.
-
-    One query reads all tables. A table that it does not have is asked for when a row needs it. What is older than
-    _COLUMNS_SECONDS is asked again: a column that was dropped since takes its values along in silence, until this finds
-    it `dropped`. One that was also added again in between is `replaced`: it has another place among the columns, unless
-    it was the last one before, too.
-    """
-
-    def __init__(self, connection: LeaderConnection, database: str) -> None:
-        self._connection, self._database = connection, database
-        self._rows: dict[str, list[Sequence[object]]] = {}  # none for a table that is not seen
-        self._columns: dict[str, tuple[TargetColumn, ...]] = {}  # of tables that were asked for
-        self._dropped: dict[str, dict[str, float]] = defaultdict(dict)  # when each was last seen, on the clock
-        self._replaced: dict[str, dict[str, float]] = defaultdict(dict)  # the same, of those that came again
-        self._read_at = -math.inf
-        self.key_limit = KnownKeyLimit(connection)
-
-    def of(self, table: str, again: bool, deadline: Deadline) -> frozenset[str] | None:
-        """The columns of `table`; None if the user may not see any. Raises QueryFailed.
-
-        The case of names counts, of tables (`spelled`) and of columns (wire contract 5.4).
-        """
-        now = deadline.clock.monotonic()
-        if now - self._read_at > _COLUMNS_SECONDS:
-            before, self._rows, self._columns = self._rows, self._read("", (), deadline), {}
-            for table_before, rows in before.items():
-                self._compare(table_before, rows, self._read_at)
-            self._read_at = now
-        name = spelled(table, self._rows)
-        if again or name not in self._rows:
-            found, before_rows = self._read(_OF_TABLE, (table,), deadline), self._rows.get(name, [])
-            self._rows[name] = found.get(spelled(table, found), [])
-            self._compare(name, before_rows, self._read_at)
-            self._columns.pop(name, None)
-        return _names(self._rows[name]) or None
-
-    def dropped(self, table: str, deadline: Deadline) -> dict[str, float]:
-        """The columns that `table` had and has no more, and how many seconds ago each was seen last."""
-        now = deadline.clock.monotonic()
-        return {name: now - seen for name, seen in self._dropped.get(spelled(table, self._rows), {}).items()}
-
-    def replaced(self, table: str, deadline: Deadline) -> dict[str, float]:
-        """The columns of `table` that were dropped and added again, and how many seconds ago each was seen last before.
-
-        They are told once.
-        """
-        now = deadline.clock.monotonic()
-        return {name: now - seen for name, seen in self._replaced.pop(spelled(table, self._rows), {}).items()}
-
-    def _compare(self, name: str, before: Sequence[Sequence[object]], seen: float) -> None:
-        """Note which columns a table has lost since it was `seen`; a table that is gone takes no rows."""
-        names = _names(self._rows.get(name, ()))
-        if names and before:
-            self._replaced[name] |= dict.fromkeys(_moved(before, self._rows[name]), seen)
-            dropped = dict.fromkeys(_names(before), seen) | self._dropped[name]
-            self._dropped[name] = {column: at for column, at in dropped.items() if column not in names}
-
-    def columns(self, table: str, again: bool, deadline: Deadline) -> tuple[TargetColumn, ...]:
-        """The columns of `table` with their types; none if the user may not see any. Raises QueryFailed.
-
-        Which are `fixed` is known once the table is asked for `again`.
-        """
-        self.of(table, again, deadline)
-        name = spelled(table, self._rows)
-        if name not in self._columns:
-            columns = target_columns(self._rows[name])
-            if again and columns:
-                with contextlib.suppress(QueryRefused):  # StarRocks then says itself which columns it does not change
-                    columns = with_places(columns, self._connection.query(_PLACES, (self._database, table), deadline))
-            self._columns[name] = next(iter(columns.values()), ())
-        return self._columns[name]
-
-    def with_counters(self, table: str, again: bool, deadline: Deadline) -> tuple[TargetColumn, ...]:
-        """`columns`, of which those that are AUTO_INCREMENT are marked. Raises QueryFailed.
-
-        Where the user may not see that, each column that may be one counts as one.
-        """
-        columns = self.columns(table, again, deadline)
-        if not may_count(columns):
-            return columns
-        with contextlib.suppress(QueryRefused):
-            sql = f"SHOW CREATE TABLE {identifier(self._database, table)}"
-            return with_counters(columns, str(self._connection.query(sql, (), deadline)[0][1]))
-        return tuple(replace(column, nullable=True) if may_count((column,)) else column for column in columns)
-
-    def _read(self, condition: str, names: tuple[str, ...], deadline: Deadline) -> dict[str, list[Sequence[object]]]:
-        tables = defaultdict[str, list[Sequence[object]]](list)
-        with contextlib.suppress(QueryRefused):
-            for row in self._connection.query(
-                _COLUMN_NAMES + condition + _IN_ORDER, (self._database, *names), deadline
-            ):
-                tables[str(row[0])].append(row)
-        return dict(tables)
-
-
-def _names(rows: Sequence[Sequence[object]]) -> frozenset[str]:
-    return frozenset(str(column) for _, column, *_ in rows)
-
-
-def _moved(before: Sequence[Sequence[object]], now: Sequence[Sequence[object]]) -> set[str]:
-    """The columns of both that have another place among them; of two that have changed places the one behind."""
-    both = _names(before) & _names(now)
-    was, names = ([str(column) for _, column, *_ in rows if column in both] for rows in (before, now))
-    if was == names:
-        return set()
-    blocks = SequenceMatcher(None, names, was, autojunk=False).get_matching_blocks()
-    return {*both} - {name for block in blocks for name in names[block.a : block.a + block.size]}
-
-
-_COLUMNS_SECONDS: Final = 60.0  # rare enough for the server, soon enough for a change of a table
-_COLUMN_NAMES: Final = (
-    "SELECT TABLE_NAME, COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE, COLUMN_DEFAULT, COLUMN_KEY, GENERATION_EXPRESSION"
-    " FROM information_schema.columns WHERE TABLE_SCHEMA = %s"
-)
-_PLACES: Final = PLACES_SQL.format("%s")
-_OF_TABLE: Final = " AND TABLE_NAME = %s"
-_IN_ORDER: Final = " ORDER BY TABLE_NAME, ORDINAL_POSITION"
-
-
-NewTypes = Callable[[], Iterable[tuple[str, Mapping[str, str]]]]
-"""Tables with the types of their columns, by the schemas of the source that were read since the last call."""
-
 ColumnsOf = Callable[[str, bool], Sequence[TargetColumn]]
 """The columns of a table, none if nothing is known about it; with True the server is asked again."""
-
-
-def _no_new_types() -> Iterable[tuple[str, Mapping[str, str]]]:
-    return ()
-
-
-Lacking = Callable[[str, Set[str]], Set[str]]
-"""Those of the names that a table has no column for; none where the server names no columns."""
-
-
-def _keep_no_types(_: Lacking) -> None: ...
 
 
 @dataclass(slots=True)
@@ -206,7 +59,7 @@ class NarrowColumns:
     `statements` would help then, and `ways` say so, by table and column.
     """
 
-    new_types: NewTypes
+    new_types: Callable[[], Iterable[tuple[str, Mapping[str, str]]]]
     columns_of: ColumnsOf
     declared: Callable[[str], Collection[str]]
     widens: bool
@@ -284,23 +137,6 @@ _LATER = " when SHOW ALTER TABLE COLUMN says FINISHED (20 s and more)"
 _parsed = lru_cache(maxsize=1024)(parse_type)
 
 
-@dataclass(frozen=True, slots=True)
-class SourceSchema:
-    """What the source's own schema says about columns, as far as the lane has read it, and the rules of their tables.
-
-    It `completes` rows that leave unchanged values out, and with `encodes_bytes` texts for bytes are encodings of them.
-    At the end it may `keep_types` of columns that tables lack, for rows that wait. Ready rows come without a schema.
-    """
-
-    types_of: TypesOf = no_types
-    filled: Filled = never_filled
-    new_types: NewTypes = _no_new_types
-    options_of: Callable[[str], TableOptions] | None = None
-    completes: bool = False
-    keep_types: Callable[[Lacking], None] = _keep_no_types
-    encodes_bytes: bool = False
-
-
 def _with_others(bad_rows: list[BadRow], others: list[BadRow]) -> list[BadRow]:
     """The bad rows and those of `others` that are not among them, in the order of the rows."""
     if not others:
@@ -309,8 +145,10 @@ def _with_others(bad_rows: list[BadRow], others: list[BadRow]) -> list[BadRow]:
     return sorted((*bad_rows, *(row for row in others if row.number not in numbers)), key=lambda row: row.number)
 
 
-class TableChecks:
+class TableChecks(PipeStage):
     """The checks of one lane: of its rows, batch by batch, and of the columns that they need.
+
+    As a stage it lets segments pass until a column lacks.
 
     `compared` has the names in rows that the driver knows already, by table; None if it does not want to know any.
     Without `known_columns` the server names none. Rows are completed by `unchanged`. `bare_values` rewrites those that
@@ -343,11 +181,10 @@ class TableChecks:
         if known_columns is not None and options.check_values:
             self._values = self._value_checks(self._judged_columns, findings)
         self.narrow: NarrowColumns | None = None
-        if known_columns is not None and source.new_types is not _no_new_types:
-            types_of_table = source.options_of or options.options_of
+        if known_columns is not None and source.describes:
             widens = options.schema_changes is SchemaChanges.APPLY
             self.narrow = NarrowColumns(
-                source.new_types, self._columns_of, lambda table: types_of_table(table).types, widens
+                source.new_types, self._columns_of, lambda table: source.options_of(table, options).types, widens
             )
         self.partitions: PartitionCheck | None = None
         if known_partitions is not None:
@@ -439,7 +276,7 @@ class TableChecks:
         lacking = self.members.lacking if self.members is not None else None
         return bool(lacking is not None and lacking.kinds) or bool(self.narrow is not None and self.narrow.wider_types)
 
-    def until_columns_lack(self, segments: Iterator[Segment]) -> Iterator[Segment]:
+    def __call__(self, segments: Iterable[Segment]) -> Iterator[Segment]:
         """The segments; once a row needs a column that its table lacks, or a wider one, none.
 
         The rest is read all the same, because it says which type the column needs. Raises TablesLackColumns at the end.
@@ -456,6 +293,12 @@ class TableChecks:
         missing += [] if narrow is None else [narrow.missing()]
         if any(missing):
             raise TablesLackColumns(join_missing(missing))
+
+    def count(self, report: LaneReport, receipts: Sequence[Receipt]) -> None:  # noqa: ARG002
+        if self.narrow is not None:
+            report.work.wider = tuple(self.narrow.statements)
+        if self.members is not None and not report.code:
+            report.work.members = self.members.news()
 
     def _member_names(
         self, findings: RowFindings, compared: Mapping[str, Set[str]] | None, unchanged: UnchangedValues | None

@@ -41,9 +41,9 @@ from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
 from starrocks_txn_sink.sql.scan_threads import KnownThreads
+from starrocks_txn_sink.writer.known_columns import KnownColumns
 from starrocks_txn_sink.writer.partitions import KnownPartitions
 from starrocks_txn_sink.writer.runner import DaemonThreadPool
-from starrocks_txn_sink.writer.table_checks import KnownColumns
 
 _MAX_CACHED = 2  # the options change with a table's columns; two queries may take turns in one worker
 

@@ -26,7 +26,8 @@ from starrocks_txn_sink.sources.kafka.ranges import OffsetRanges, spread
 from starrocks_txn_sink.sources.kafka.spark_reader import PlannedRanges
 from starrocks_txn_sink.writer.assembling import AssemblySpec, LaneAssembler
 from starrocks_txn_sink.writer.messages import CarryOver, Message, of_kind
-from starrocks_txn_sink.writer.task import LaneTask, RoundEnd
+from starrocks_txn_sink.writer.pipe import Stop
+from starrocks_txn_sink.writer.task import LaneTask
 from starrocks_txn_sink.writer.worker import Attempt
 
 from .driver import DATABASE, Checkpoint, Driver, Slot
@@ -159,13 +160,13 @@ class AssemblingDriver(Driver):
         return {lane: Slot([]) for lane in range(len(self._reading))}
 
     def _attempt(self, slot: Slot, task: LaneTask, attempt: Attempt) -> LaneAttempt:
-        round_end = None
+        stop = None
         if self._rounds:
-            round_end = task.end_of_round(ReadingClock(self._world.clock, self._world.rng))
-            assembling, batches = self._reading_lane(attempt, round_end)
+            stop = Stop.of(task, ReadingClock(self._world.clock, self._world.rng))
+            assembling, batches = self._reading_lane(attempt, stop)
         else:
             assembling, batches = self._fed_lane(task, attempt)
-        lane_attempt = self._made(slot, task, attempt, batches, assembling.rows, round_end)
+        lane_attempt = self._made(slot, task, attempt, batches, assembling, stop)
         ended = lane_attempt._ended
         lane_attempt._ended = lambda lane, result: ended(lane, _with_carry(assembling, result))
         return lane_attempt
@@ -182,12 +183,12 @@ class AssemblingDriver(Driver):
         )  # fmt: skip
         return assembly.open(attempt), event_batches(events, rng, raw=raw)
 
-    def _reading_lane(self, attempt: Attempt, round_end: RoundEnd | None) -> tuple[LaneAssembler, list[pa.RecordBatch]]:
+    def _reading_lane(self, attempt: Attempt, stop: Stop | None) -> tuple[LaneAssembler, list[pa.RecordBatch]]:
         """A lane that reads its offsets of this round."""
         assert self._rounds is not None
         world = self._world
         assembly = replace(self._rounds.assembly, ranges=self._reading, small_rows=world.rng.choice((0, SMALL_ROWS)))
-        assembling = assembly.open(attempt, round_end)
+        assembling = assembly.open(attempt, stop)
         return assembling, self._read(self._reading[attempt.lane])
 
     def _read(self, ranges: OffsetRanges) -> list[pa.RecordBatch]:
@@ -252,6 +253,6 @@ def _with_carry(assembling: LaneAssembler, result: list[Message] | BaseException
     if not isinstance(result, list):
         return result
     try:
-        return [*map(assembling.complete, result), assembling.carry_over()]
+        return [*result, *assembling.messages()]
     except StarRocksSinkError as error:
         return error

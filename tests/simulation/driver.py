@@ -39,13 +39,15 @@ from starrocks_txn_sink.protocol.ledger import (
     fresh_tokens,
     retry_until_answered,
 )
-from starrocks_txn_sink.rows.arrival import SMALL_ROWS, ArrivalOrder
+from starrocks_txn_sink.rows.arrival import SMALL_ROWS
 from starrocks_txn_sink.sink.checkpoint import Proof
 from starrocks_txn_sink.sink.lanes import LanePlan, Reading, coordinator_of, ownership_of, result_of
 from starrocks_txn_sink.sink.session import Resumed, Resumption, Session, resume
+from starrocks_txn_sink.writer.lane_try import SparkLane
 from starrocks_txn_sink.writer.messages import LaneReport, LaneTrouble, Message, OrderViolation, of_kind
+from starrocks_txn_sink.writer.pipe import ArrivingRows, InputStage, Stop
 from starrocks_txn_sink.writer.runner import Performer
-from starrocks_txn_sink.writer.task import LaneTask, ReadRows, RoundEnd
+from starrocks_txn_sink.writer.task import LaneTask
 from starrocks_txn_sink.writer.turns import TurnsAddress
 from starrocks_txn_sink.writer.worker import Attempt
 
@@ -435,9 +437,9 @@ class Driver(Node):
             round_ends=world.clock.wall() + order.seconds, round_seconds=order.seconds,
         )  # fmt: skip
         attempt = Attempt(lane, number, bool(slot.attempts) or not first)
-        refusal = task.answer(attempt, world.clock, list)
-        if refusal:  # it must not load
-            self.soon(0.01, self._lane_over, slot, refusal)
+        repeated = SparkLane(task).repeated((), attempt, world.clock)
+        if repeated is not None:  # it must not load
+            self.soon(0.01, self._lane_over, slot, [repeated])
             return
         if task.claims and not task.lane_begins:
             self._claims.append(claim_of(order.label, lane))
@@ -448,24 +450,25 @@ class Driver(Node):
 
     def _attempt(self, slot: Slot, task: LaneTask, attempt: Attempt) -> LaneAttempt:
         rng = Random(f"{self._world.seed}/{attempt.number}")
-        rows: ReadRows | None = None
+        source: InputStage | None = None
         if slot.unit is not None:
             batches = plain_batches(slot.unit, rng)
         elif task.ordered:
             batches = batches_of(slot.transactions, rng)
         else:
             few = rng.random() < 0.5
-            batches, rows = arriving_batches(slot.transactions, rng, few=few), arrival_rows(few=few)
-        return self._made(slot, task, attempt, batches, rows)
+            batches = arriving_batches(slot.transactions, rng, few=few)
+            source = ArrivingRows(small_rows=SMALL_ROWS if few else 0).open(attempt)
+        return self._made(slot, task, attempt, batches, source)
 
     def _made(
-        self, slot: Slot, task: LaneTask, attempt: Attempt, batches: list[pa.RecordBatch], rows: ReadRows | None,
-        round_end: RoundEnd | None = None,
+        self, slot: Slot, task: LaneTask, attempt: Attempt, batches: list[pa.RecordBatch],
+        source: InputStage | None, stop: Stop | None = None,
     ) -> LaneAttempt:  # fmt: skip
         cut = self._world.cut_off(batches)
         ended = partial(self._on_executor, slot, self._round, cut is not batches)
         name = f"{self.name}.{attempt.lane}.{attempt.number}"
-        return LaneAttempt(self._world, name, task, attempt, cut, ended, rows, round_end)
+        return LaneAttempt(self._world, name, task, attempt, cut, ended, source, stop)
 
     def _on_executor(
         self, slot: Slot, number: int, cut_off: bool, ended: LaneAttempt, result: list[Message] | BaseException
@@ -488,7 +491,7 @@ class Driver(Node):
         elif isinstance(result, (Unordered, TransactionTimedOut)) and self._may_sort(ended.task):
             self._lane_over(slot, [OrderViolation(result.message)])
         elif isinstance(result, StarRocksSinkError):
-            self._lane_over(slot, [ended.metrics.report((), result).fail(result, self.scheduler.now)])
+            self._lane_over(slot, [ended.report((), result).fail(result, self.scheduler.now)])
         else:
             self.task_failed(lane, result)
 
@@ -597,11 +600,6 @@ def _over_another_ledger(kind: str, steps: Steps[Resumed]) -> Steps[Resumed]:
             answer = Traces(known=False)
         if isinstance(needed, ReadPositions) and isinstance(answer, dict):
             answer = {}
-
-
-def arrival_rows(*, few: bool) -> ReadRows:
-    """Reads rows that were not sorted; `few` rows are put in order."""
-    return ArrivalOrder(SMALL_ROWS if few else 0).rows
 
 
 def _nothing(result: object) -> None:

@@ -13,9 +13,11 @@ from starrocks_txn_sink.coordinator.table_room import Crowded
 from starrocks_txn_sink.errors import DeadlineExceeded, StarRocksSinkError
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.protocol.label import Steps
+from starrocks_txn_sink.writer.lane_try import LaneTry, NotReached
 from starrocks_txn_sink.writer.messages import DriverUnreached, Message, RowsWait
+from starrocks_txn_sink.writer.pipe import InputStage, Stop
 from starrocks_txn_sink.writer.runner import DaemonThreadPool, Performer
-from starrocks_txn_sink.writer.task import LaneTask, LaneTry, NotReached, ReadRows, RoundEnd
+from starrocks_txn_sink.writer.task import LaneTask
 from starrocks_txn_sink.writer.worker import Attempt, WorkerResources
 
 from .bounds import Bounds
@@ -35,7 +37,7 @@ class LaneAttempt(Node):
 
     def __init__(
         self, world: World, name: str, task: LaneTask, attempt: Attempt, batches: list[pa.RecordBatch], ended: Ended,
-        rows: ReadRows | None = None, round_end: RoundEnd | None = None,
+        source: InputStage | None = None, stop: Stop | None = None,
     ) -> None:  # fmt: skip
         super().__init__(world.scheduler, name)
         self.attempt = attempt
@@ -44,10 +46,9 @@ class LaneAttempt(Node):
         self._world = world
         self._batches = batches
         self._ended = ended
-        self._rows = rows
         self._limits = _limits(world)
-        self._try = LaneTry(task, attempt, world.clock, world.rng, round_end=round_end)
-        self.metrics, self._deadline = self._try.metrics, self._try.deadline
+        self._try = LaneTry(task, attempt, world.clock, world.rng, source, stop)
+        self.report, self._deadline = self._try.report, self._try.deadline
         self._segments: Iterator[Segment] = iter(())
         self._performer: Performer | None = None
         self._core: Lane | None = None
@@ -77,7 +78,7 @@ class LaneAttempt(Node):
 
     def _entered(self, result: object) -> None:
         if isinstance(result, NotReached):
-            self._end([DriverUnreached(result.host), self.metrics.report(())])
+            self._end([DriverUnreached(result.host), self.report(())])
         elif isinstance(result, BaseException):
             self._end(result)
         elif self.result is None:  # what it reads first is not always a row to load
@@ -92,7 +93,7 @@ class LaneAttempt(Node):
     def _open(self) -> None:
         if self.result is not None:
             return
-        lane = self._try.open(self._batches, NOTHING, self._rows, lane_limits=self._limits)
+        lane = self._try.open(self._batches, NOTHING, lane_limits=self._limits)
         self._core, self._performer, self._segments = lane.core, lane.performer, iter(lane.segments)
         self.soon(self._deadline.remaining(), self._too_late)
         self._feed()
@@ -211,11 +212,11 @@ class LaneAttempt(Node):
             self._end(core.error)
         elif not self._feeding:
             loaded = [core.receipt] if core.receipt is not None else []
-            self._end([self._try.share(loaded), self.metrics.report(loaded)])
+            self._end([self._try.share(loaded), self.report(loaded)])
 
     def _end(self, result: list[Message] | BaseException) -> None:
         if isinstance(result, Crowded):
-            result = [RowsWait(result.waits), self.metrics.report(())]
+            result = [RowsWait(result.waits), self.report(())]
         if self.result is None:
             self.result = result
             text = "loaded" if isinstance(result, list) else f"{type(result).__name__}: {result}"

@@ -14,8 +14,9 @@ from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.sink.lanes import RoundRunner, Written
 from starrocks_txn_sink.sink.session import Session, open_session
+from starrocks_txn_sink.writer.lane_try import SparkLane
 from starrocks_txn_sink.writer.messages import LaneReport, Message
-from starrocks_txn_sink.writer.task import LaneTask, LaneTry
+from starrocks_txn_sink.writer.task import LaneTask
 from starrocks_txn_sink.writer.worker import RESOURCES, Attempt
 
 _SCHEMA = pa.schema(
@@ -83,8 +84,7 @@ def _write(options: SinkOptions, session: Session, rows: pa.RecordBatch, batch: 
     task = LaneTask(options, session.job, session.epoch, session.checkpoint, batch, ownership=session.ownership)
 
     def run_lane(lane: LaneTask) -> list[Message]:
-        attempt = Attempt(0, 1, False)
-        return lane.answer(attempt, clock, lambda: LaneTry(lane, attempt, clock).run([rows]))
+        return SparkLane(lane).run([rows], Attempt(0, 1, False), clock)
 
     deadline = Deadline.after(options.batch_deadline, clock)
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -17,8 +16,9 @@ from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.rows import columns
 from starrocks_txn_sink.sink.lanes import Written, write_shared
 from starrocks_txn_sink.sink.session import Session, open_session
+from starrocks_txn_sink.writer.lane_try import SparkLane
 from starrocks_txn_sink.writer.messages import LaneReport, Message, decode, encode
-from starrocks_txn_sink.writer.task import LaneTask, LaneTry
+from starrocks_txn_sink.writer.task import LaneTask
 from starrocks_txn_sink.writer.turns import turns_of
 from starrocks_txn_sink.writer.worker import Attempt
 
@@ -78,10 +78,9 @@ class ThreadedJob:
 
     def _run_lanes(self, batches: Sequence[Sequence[pa.RecordBatch]], task: LaneTask) -> list[Message]:
         def run(lane: int) -> list[Message]:
-            attempt, clock = Attempt(lane, lane, False), SystemClock()
-            lane_try = LaneTry(task, attempt, clock, random.Random())
-            messages = task.answer(attempt, clock, partial(lane_try.run, batches[lane]))
-            return [decode(encode(message)) for message in messages]
+            return [
+                decode(encode(message)) for message in SparkLane(task).run(batches[lane], Attempt(lane, lane, False))
+            ]
 
         with ThreadPoolExecutor(self.lanes) as pool:
             return [message for messages in pool.map(run, range(len(batches))) for message in messages]

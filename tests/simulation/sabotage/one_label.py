@@ -15,8 +15,9 @@ from starrocks_txn_sink.errors import OutcomeUnknown
 from starrocks_txn_sink.protocol import fencing, label as protocol, ledger
 from starrocks_txn_sink.protocol.label import Unknown
 from starrocks_txn_sink.protocol.ledger import ReadOwner
-from starrocks_txn_sink.writer import task as task_module
-from starrocks_txn_sink.writer.task import LaneTask, LaneTry
+from starrocks_txn_sink.writer import lane_try
+from starrocks_txn_sink.writer.lane_try import SparkLane
+from starrocks_txn_sink.writer.pipe import Stop
 
 from .begins import as_the_first
 from .registry import bug, nothing
@@ -24,13 +25,13 @@ from .registry import bug, nothing
 
 @bug
 def a_task_that_spark_runs_again_loads_under_the_label(put: Any) -> None:
-    put(LaneTask, "answer", lambda self, attempt, clock, run: run())
+    put(SparkLane, "repeated", lambda *_: None)
 
 
 @bug
 def a_second_try_does_not_mind_the_claim_of_the_first(put: Any) -> None:
-    put(task_module, "claim", nothing)
-    put(task_module, "enter", as_the_first(task_module.enter))
+    put(lane_try, "claim", nothing)
+    put(lane_try, "enter", as_the_first(lane_try.enter))
 
 
 @bug
@@ -141,18 +142,23 @@ def a_lane_that_has_stopped_counts_as_ended(put: Any) -> None:
 
 @bug
 def a_lane_stops_inside_a_source_transaction(put: Any) -> None:
-    def broken(self: Any, batches: Any, rows: Any) -> Any:
-        positions = self.task.ownership.positions
-        end = self.round_end if self.task.ordered else None
-        for segment in self._positioned_segments(batches, positions, rows):
+    right = Stop.__call__
+
+    def broken(self: Any, items: Any, ends: Any = None) -> Any:
+        if ends is None:
+            return right(self, items)
+        return inside(self, items)
+
+    def inside(self: Any, segments: Any) -> Any:
+        for segment in segments:
             yield segment
-            if end is not None and end.expired() and isinstance(segment, RegionRows):
+            if self.due() and isinstance(segment, RegionRows):
                 position = int(segment.row_index.positions[-1]) if segment.row_index is not None else 10**9
                 yield PositionSpan(segment.partition, position, position, 1, "crc1:00000000")
-                self.stopped = True
+                self.end()
                 return
 
-    put(LaneTry, "_segments", broken)
+    put(Stop, "__call__", broken)
 
 
 @bug

@@ -26,7 +26,7 @@ from starrocks_txn_sink.sink import failures
 from starrocks_txn_sink.sink.failures import reason_of_task
 from starrocks_txn_sink.sink.lanes import name_death
 from starrocks_txn_sink.sources.kafka.ranges import OffsetRanges
-from starrocks_txn_sink.writer.task import place_of_first
+from starrocks_txn_sink.writer.pipe import place_of_first
 from tests.support.manual_clock import ManualClock
 
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import types as T
 
 from starrocks_emulator.server import Emulator
-from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.coordinator.coordinator import LaneShare
 from starrocks_txn_sink.sink.plain_frames import LaneMessage, PlainFrameWriter
+from starrocks_txn_sink.writer.lane_try import SparkLane
 from starrocks_txn_sink.writer.messages import of_kind
-from starrocks_txn_sink.writer.task import LaneTry
 from starrocks_txn_sink.writer.worker import Attempt
 from tests.support.query_port import query
 from tests.support.servers import place_of
@@ -30,10 +28,9 @@ def test_first_loads_of_a_frames_tasks_do_not_meet(server: Emulator) -> None:
 
     def load(lane: int) -> LaneMessage:
         batch = pa.RecordBatch.from_pydict({"table": ["plain"], "row": [f'{{"id":{lane}}}']})
-        attempt, clock = Attempt(lane, lane, False), SystemClock()
-        run = partial(LaneTry(writer.task, attempt, clock).run, writer._lane_rows(iter([batch]), lane))
+        rows = writer._lane_rows(iter([batch]), lane)
         together.wait(20)
-        return LaneMessage(lane, tuple(writer.task.answer(attempt, clock, run)))
+        return LaneMessage(lane, tuple(SparkLane(writer.task).run(rows, Attempt(lane, lane, False))))
 
     with ThreadPoolExecutor(TASKS) as pool:
         sent = [*pool.map(load, range(TASKS))]

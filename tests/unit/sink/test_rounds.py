@@ -24,7 +24,8 @@ from starrocks_txn_sink.sources.kafka.ranges import OffsetRanges, spread
 from starrocks_txn_sink.sources.kafka.spark_reader import PlannedRanges
 from starrocks_txn_sink.writer.assembling import AssemblySpec
 from starrocks_txn_sink.writer.messages import CarryOver, LaneReport, Message, decode, encode, of_kind
-from starrocks_txn_sink.writer.task import LaneTask, RoundEnd
+from starrocks_txn_sink.writer.pipe import Stop
+from starrocks_txn_sink.writer.task import LaneTask
 from starrocks_txn_sink.writer.worker import Attempt
 from tests.support.depth import examples
 from tests.support.manual_clock import ManualClock
@@ -97,8 +98,8 @@ def written(topic: Topic, lanes: int, seconds: float) -> tuple[list[list[Row]], 
         messages: list[Message] = []
         for number, lane in enumerate(spec.ranges):
             attempt = Attempt(number, 100 * len(rounds) + number, False)
-            assembler = spec.open(attempt, RoundEnd(seconds, topic.clock))
-            for batch in assembler.rows(topic.read(lane)):
+            assembler = spec.open(attempt, Stop(seconds, topic.clock))
+            for batch in assembler(topic.read(lane)):
                 rounds[-1] += zip(
                     *(batch[name].to_pylist() for name in ("source_partition", "position", "payload")), strict=True
                 )

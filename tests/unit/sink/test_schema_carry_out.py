@@ -24,7 +24,7 @@ from starrocks_txn_sink.sink.session import Session
 from starrocks_txn_sink.sink.typed.tables import Columns
 from starrocks_txn_sink.sql.connection import LeaderConnection
 from starrocks_txn_sink.telemetry import Event
-from starrocks_txn_sink.writer.table_checks import KnownColumns
+from starrocks_txn_sink.writer.known_columns import KnownColumns
 from tests.support.manual_clock import ManualClock
 from tests.support.query_port import query
 

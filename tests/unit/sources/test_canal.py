@@ -227,7 +227,7 @@ def run(assembly: CanalAssembly, *batches: pa.RecordBatch, **settings: Any) -> t
         **settings,
     )
     lane = spec.open(Attempt(0, 0, False))
-    released = [row for part in lane.rows(iter(batches)) for row in part.to_pylist()]
+    released = [row for part in lane(iter(batches)) for row in part.to_pylist()]
     carried = lane.carry_over()
     lane.close()
     return [(row["position"], row["payload"], row["transaction_end"]) for row in released], carried

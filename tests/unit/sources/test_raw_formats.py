@@ -93,7 +93,7 @@ def payloads(messages: RawFormat, *batches: pa.RecordBatch) -> tuple[list[str], 
         IncrementalAssembler, Policy(), PayloadEncoder("shop"), 0.0, MemoryDirectory(), "s", lines=messages
     )
     lane = spec.open(Attempt(0, 0, False))
-    rows = [row for batch in lane.rows(iter(batches)) for row in batch.column("payload").to_pylist()]
+    rows = [row for batch in lane(iter(batches)) for row in batch.column("payload").to_pylist()]
     malformed = lane.carry_over().malformed
     lane.close()
     return rows, malformed

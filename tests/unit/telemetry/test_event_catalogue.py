@@ -98,7 +98,7 @@ def mentioned() -> set[str]:
 
 
 THROUGH_A_VARIABLE = {"step.ended", "step.failed", "transaction.abandoned", "transaction.without_begin"}
-"""Given to `Event` by `writer.task.log_steps` and the assembler's notices; tests of both look at the names."""
+"""Given to `Event` by `writer.runner.log_steps` and the assembler's notices; tests of both look at the names."""
 
 
 def test_each_event_is_emitted_by_something_and_nothing_else_is() -> None:

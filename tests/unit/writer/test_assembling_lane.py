@@ -20,10 +20,12 @@ from starrocks_txn_sink.rows.arrival import SMALL_ROWS
 from starrocks_txn_sink.sources.formats.txn_events import TxnEventLines
 from starrocks_txn_sink.sources.kafka import ranges
 from starrocks_txn_sink.sources.kafka.ranges import OffsetRanges
-from starrocks_txn_sink.writer.assembling import AssemblingLaneTask, AssemblySpec
+from starrocks_txn_sink.writer.assembling import AssemblySpec
+from starrocks_txn_sink.writer.lane_try import LaneTry, SparkLane, in_time
 from starrocks_txn_sink.writer.messages import CarryOver, LaneReport, Message, OrderViolation, decode, encode, of_kind
-from starrocks_txn_sink.writer.task import LaneTask, LaneTry, UnsortedLaneTask, in_time
-from starrocks_txn_sink.writer.worker import Attempt
+from starrocks_txn_sink.writer.pipe import ArrivingRows
+from starrocks_txn_sink.writer.task import LaneTask
+from starrocks_txn_sink.writer.worker import RESOURCES, Attempt
 from tests.support.manual_clock import ManualClock
 from tests.support.memory_directory import MemoryDirectory
 
@@ -71,7 +73,7 @@ def run(
     lane = assembly.open(Attempt(0, 0, False))
     rows = [
         row
-        for batch in lane.rows(batches)
+        for batch in lane(batches)
         for row in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
     ]
     try:
@@ -88,7 +90,7 @@ def test_no_two_attempts_at_a_lane_write_files_of_one_name() -> None:
     names: list[str] = []
     for lane, number in ((0, 1), (0, 2), (1, 1)):
         attempt = assembly.open(Attempt(lane, number, False))
-        assert list(attempt.rows([values(whole("p")[:3])])) == []
+        assert list(attempt([values(whole("p")[:3])])) == []
         carried = attempt.carry_over()
         attempt.close()
         files = {place.file for partition in carried.partitions.values() for place in partition.places.values()}
@@ -104,8 +106,8 @@ def test_a_lane_names_every_source_partition_that_it_has_met() -> None:
     )
     lane = assembly.open(Attempt(0, 0, False))
     open_only = whole("open")[:3]
-    rows = [row for batch in lane.rows([values([*whole("a"), *open_only])]) for row in batch.column(0).to_pylist()]
-    shares = [lane.complete(LaneShare(partitions=partitions)) for partitions in ((), ("a",), ("b",))]
+    rows = [row for batch in lane([values([*whole("a"), *open_only])]) for row in batch.column(0).to_pylist()]
+    shares = [lane.share(LaneShare(partitions=partitions)) for partitions in ((), ("a",), ("b",))]
     lane.close()
     assert rows == ["a", "a"]
     assert [share.partitions for share in of_kind(shares, LaneShare)] == [("a", "open")] * 2 + [("a", "b", "open")]
@@ -159,15 +161,15 @@ def test_a_micro_batch_that_outlives_the_timeout_is_sorted_where_that_is_allowed
     def outlive(*_: object) -> list[Message]:
         raise TransactionTimedOut("too long")
 
-    monkeypatch.setattr(LaneTry, "run", outlive)
+    monkeypatch.setattr(LaneTry, "_write", outlive)
     shuffle = "auto" if sortable else False
     options = SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-least-once", shuffle=shuffle)
     lane = LaneTask(options, "job", "e", "c", 0)
     rules = IncrementalAssembler, Policy(), PayloadEncoder("shop"), 0.0, MemoryDirectory(), "000001-e-0"
     task = (
-        AssemblingLaneTask(lane, AssemblySpec(*rules, lines=IN_JSON, sortable=sortable))
+        SparkLane(lane, AssemblySpec(*rules, lines=IN_JSON, sortable=sortable))
         if assembles
-        else UnsortedLaneTask(lane, small_only=sortable)
+        else SparkLane(lane, ArrivingRows(may_sort=sortable))
     )
     (batch,) = task(iter(()))
     (message,) = (decode(text) for text in batch.column(0).to_pylist())
@@ -186,12 +188,12 @@ def test_a_lane_that_reads_kafka_reads_until_its_deadline(monkeypatch: pytest.Mo
         return iter(())
 
     monkeypatch.setattr(ranges, "read_values", read)
-    monkeypatch.setattr(LaneTry, "run", lambda *_: [])
     options = SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-least-once")
     lane = LaneTask(options, "job", "e", "c", 0, seconds=7.0)
     rules = IncrementalAssembler, Policy(), PayloadEncoder("shop"), 0.0, MemoryDirectory(), "000001-e-0"
     part = OffsetRanges({("t", 0): (0, 1)}, 120.0, {})
-    list(AssemblingLaneTask(lane, AssemblySpec(*rules, lines=TxnEventLines(), ranges=[part]))(iter(())))
+    list(SparkLane(lane, AssemblySpec(*rules, lines=TxnEventLines(), ranges=[part]))(iter(())))
+    RESOURCES.close()
     assert 0 < deadlines[0].remaining() <= 7.0
 
 

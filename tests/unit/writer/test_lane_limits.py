@@ -9,7 +9,9 @@ import pytest
 
 from starrocks_txn_sink.coordinator.model import RECYCLE_AT, LaneLimits
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.writer.task import LaneTask, RoundEnd, limits
+from starrocks_txn_sink.writer.lane_try import limits
+from starrocks_txn_sink.writer.pipe import Stop
+from starrocks_txn_sink.writer.task import LaneTask
 from tests.support.manual_clock import ManualClock
 
 OPTIONS = SinkOptions(load_url="fe", database="shop", delivery="at-least-once")
@@ -42,18 +44,18 @@ def test_a_commit_interval_ends_a_round_earlier(interval: float, expected: float
 
 
 def test_a_lane_on_a_host_with_another_clock_reads_no_longer_than_a_round() -> None:
-    assert TASK.end_of_round(ManualClock()) is None
+    assert Stop.of(TASK, ManualClock()).due() is False
     for ends, seconds in ((1e6, 240.0), (100.0, 100.0), (-1e6, 0.0)):
         clock = ManualClock()
         task = replace(TASK, round_ends=clock.wall() + ends, round_seconds=240.0)
-        assert seconds_left(task.end_of_round(clock), clock) == seconds
+        assert seconds_left(Stop.of(task, clock), clock) == seconds
 
 
-def seconds_left(end: RoundEnd | None, clock: ManualClock) -> float | None:
+def seconds_left(end: Stop | None, clock: ManualClock) -> float | None:
     """The seconds until `end`; None without one."""
     assert end is not None
     waited = 0.0
-    while not end.expired():
+    while not end.due():
         if waited > 300.0:
             return None
         clock.advance(1.0)
@@ -67,7 +69,7 @@ def test_the_round_of_a_lane_that_may_begin_its_label_counts_from_its_first_inpu
 ) -> None:
     clock = ManualClock()
     task = replace(TASK, round_ends=clock.wall(), round_seconds=240.0, lane_begins=True)
-    end = task.end_of_round(clock)
+    end = Stop.of(task, clock)
     assert end is not None
     assert seconds_left(replace(end), clock) is None  # however long it waits for its source
     end.start(age)

@@ -27,6 +27,7 @@ from starrocks_txn_sink.rows.columns import PAYLOAD
 from starrocks_txn_sink.rows.segments import Segmenter
 from starrocks_txn_sink.writer import worker
 from starrocks_txn_sink.writer.dead_letters import BadRowsFound, DeadLetters
+from starrocks_txn_sink.writer.lane_try import LaneTry, SparkLane
 from starrocks_txn_sink.writer.messages import (
     DriverUnreached,
     LaneCost,
@@ -38,7 +39,8 @@ from starrocks_txn_sink.writer.messages import (
     envelope,
     of_kind,
 )
-from starrocks_txn_sink.writer.task import JobOwnership, LaneTask, LaneTry
+from starrocks_txn_sink.writer.pipe import InputStage, ReadyRows
+from starrocks_txn_sink.writer.task import JobOwnership, LaneTask
 from starrocks_txn_sink.writer.turns import TurnsAddress, lane_turns, service_at, turns_of
 from starrocks_txn_sink.writer.worker import Attempt
 from tests.support.http_peer import unused_port
@@ -168,10 +170,11 @@ def test_a_full_database_is_no_second_try(server: ModelServer, monkeypatch: pyte
 
 
 def answer(task: LaneTask, attempt: Attempt, error: BaseException | None = None) -> list[Message]:
-    def load() -> list[Message]:
-        raise error or AssertionError("It loads.")
+    class Failing(ReadyRows):
+        def open(self, *_: object) -> InputStage:
+            raise error or AssertionError("It loads.")
 
-    return task.answer(attempt, SystemClock(), load)
+    return SparkLane(task, Failing()).run([], attempt)
 
 
 def test_a_task_that_spark_runs_again_does_not_load_without_a_claim() -> None:
@@ -285,7 +288,7 @@ def test_a_lane_whose_round_has_failed_while_it_read_begins_nothing(server: Mode
         return read
 
     with pytest.raises(LoadFailed, match="given up"):
-        LaneTry(task, FIRST, SystemClock()).run(iter([batch(ROWS)]), rows)
+        LaneTry(task, FIRST, SystemClock(), source=InputStage(rows)).run(iter([batch(ROWS)]))
     assert begun(server) == [LABEL]
 
 
@@ -298,7 +301,7 @@ def test_a_round_is_as_old_as_a_label_that_was_begun_before_or_counts_from_the_f
         yield from ()
         return age
 
-    monkeypatch.setattr("starrocks_txn_sink.writer.task.enter", entered)
+    monkeypatch.setattr("starrocks_txn_sink.writer.lane_try.enter", entered)
     clock = ManualClock()
 
     def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -308,7 +311,7 @@ def test_a_round_is_as_old_as_a_label_that_was_begun_before_or_counts_from_the_f
 
     task = replace(opened, ordered=True, round_ends=0.0, round_seconds=240.0)
     batches = [batch([ROWS[0]]), batch([("p", 2, "items", True, ",{}")])]
-    (share,) = of_kind(LaneTry(task, FIRST, clock).run(iter(batches), rows), LaneShare)
+    (share,) = of_kind(LaneTry(task, FIRST, clock, source=InputStage(rows)).run(iter(batches)), LaneShare)
     assert share.stopped is stopped
 
 

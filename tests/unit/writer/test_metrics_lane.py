@@ -21,6 +21,7 @@ from starrocks_txn_sink.rows.columns import COLUMNS, DELETED, EVENT_TIME
 from starrocks_txn_sink.sink.lanes import RoundRunner, Written
 from starrocks_txn_sink.telemetry import Event, Span
 from starrocks_txn_sink.writer import task, worker
+from starrocks_txn_sink.writer.lane_try import SparkLane
 from starrocks_txn_sink.writer.messages import LaneReport, LaneTrouble, LaneWork, Message, attached_report
 from starrocks_txn_sink.writer.metrics import Deletes, EventTimes, LaneMetrics
 from starrocks_txn_sink.writer.worker import Attempt
@@ -75,7 +76,7 @@ def write(monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
         batches = [batch(*rows).drop_columns(list(without))] if rows else []
 
         def run_lane(lane_task: task.LaneTask) -> list[Message]:
-            return lane_task.answer(attempt, clock, lambda: task.LaneTry(lane_task, attempt, clock).run(batches))
+            return SparkLane(lane_task).run(batches, attempt, clock)
 
         deadline = Deadline.after(60.0, clock)
         with worker.RESOURCES.lease(OPTIONS) as resources:
@@ -133,7 +134,7 @@ def test_a_key_that_comes_again_is_no_failure() -> None:
         metrics(Event("step.started", {"step": step, "label": "l"}))
         ended = "step.failed" if outcome else "step.completed"
         metrics(Event(ended, {"step": step, "label": "l", "outcome": outcome}))
-    report = metrics.report(())
+    report = metrics.report()
     assert (report.trouble, report.cost.retries) == (LaneTrouble(), {"load": {"key_repeated": 1}})
 
 
@@ -180,7 +181,7 @@ def test_an_outcome_that_stays_unknown_is_in_doubt() -> None:
     steps = Steps()
     steps.run("begin", "L0", 1)
     steps.run("commit", "L0", 1, Unknown("L0", OutcomeUnknown("?")))
-    report = steps.metrics.report((), OutcomeUnknown("?"))
+    report = steps.metrics.report(OutcomeUnknown("?"))
     assert (report.trouble.unsettled, report.code) == (1, "outcome_unknown")
     assert report.cost.retries == {"commit": {"outcome_unknown": 1}}
 

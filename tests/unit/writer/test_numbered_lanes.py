@@ -62,7 +62,7 @@ class Lane:
     def run(self, *batches: pa.RecordBatch) -> list[Row]:
         """Position, payload and end of the rows that one micro-batch releases."""
         lane = self.open()
-        rows = [row for part in lane.rows(iter(batches)) for row in part.to_pylist()]
+        rows = [row for part in lane(iter(batches)) for row in part.to_pylist()]
         carried = lane.carry_over()
         lane.close()
         assert isinstance(carried.flows, Counters)

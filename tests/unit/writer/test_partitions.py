@@ -17,8 +17,8 @@ from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import PartitionClosed
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.sql.connection import LeaderConnection
+from starrocks_txn_sink.writer.known_columns import KnownColumns
 from starrocks_txn_sink.writer.partitions import KnownPartitions, PartitionCheck
-from starrocks_txn_sink.writer.table_checks import KnownColumns
 from tests.support.contract_client import Client, Server
 from tests.support.query_port import query
 

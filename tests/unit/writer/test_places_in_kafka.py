@@ -70,7 +70,7 @@ class Lane:
         )
         self.count += 1
         lane = spec.open(Attempt(0, 0, False))
-        batches = list(lane.rows(iter([self.batch(messages)])))
+        batches = list(lane(iter([self.batch(messages)])))
         after = lane.carry_over()
         self.carried |= after.partitions
         self.inline |= after.inline

@@ -32,7 +32,7 @@ SECRET = "a.person@home.example"
 def run(spec: AssemblySpec, *batches: pa.RecordBatch) -> tuple[list[tuple[str, bool, dict[str, Any]]], AssemblySpec]:
     """Table, transaction end and row of each payload; and the settings of the next micro-batch."""
     lane = spec.open(Attempt(0, 0, False))
-    rows = [row for batch in lane.rows(batches) for row in batch.to_pylist()]
+    rows = [row for batch in lane(batches) for row in batch.to_pylist()]
     carried = lane.carry_over()
     lane.close()
     rows_found = [(row["table"], row["transaction_end"], json.loads(row["payload"][1:])) for row in rows]
@@ -336,9 +336,9 @@ def test_types_of_new_columns_follow_the_rules() -> None:
     schema = {"id": field("int64"), "day": field("int32", name="io.debezium.time.Date"), "mail": field("string")}
     value = with_schema("orders", schema, {"id": 1, "day": 1, "mail": SECRET})
     lane = single(rules).open(Attempt(0, 0, False))
-    (batch,) = lane.rows([messages(value)])
+    (batch,) = lane([messages(value)])
     assert json.loads(batch["payload"][0].as_py()[1:]) == {"_op": "c", "id": 1, "date": "1970-01-02", "mail": "a."}
-    kinds = [lane.types_of("orders", name) for name in ("date", "mail", "_op", "day")]
+    kinds = [lane.schema.types_of("orders", name) for name in ("date", "mail", "_op", "day")]
     assert kinds == [["DATE"], ["VARCHAR(8)"], ["VARCHAR(16)"], []]
 
 

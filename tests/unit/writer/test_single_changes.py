@@ -27,7 +27,7 @@ from starrocks_txn_sink.telemetry import Event
 from starrocks_txn_sink.writer import assembling
 from starrocks_txn_sink.writer.assembling import AssemblySpec, LaneAssembler
 from starrocks_txn_sink.writer.messages import CarryOver, decode, encode
-from starrocks_txn_sink.writer.task import RoundEnd
+from starrocks_txn_sink.writer.pipe import Stop
 from starrocks_txn_sink.writer.worker import Attempt
 from tests.support.connect_schema import change as described, field
 from tests.support.debezium_feed import change, marker, postgres
@@ -87,7 +87,7 @@ def lane(
 def run(*batches: pa.RecordBatch, **settings: Any) -> tuple[list[Row], CarryOver]:
     """Source partition, position and payload of each row, and what is carried; each row ends its unit."""
     opened = lane(**settings)
-    rows = [row for batch in opened.rows(batches) for row in batch.to_pylist()]
+    rows = [row for batch in opened(batches) for row in batch.to_pylist()]
     assert all(row["transaction_end"] for row in rows)
     carried = opened.carry_over()
     opened.close()
@@ -120,11 +120,11 @@ def test_each_schema_is_read_once_for_all_columns_of_a_table(monkeypatch: pytest
     opened = lane()
     seen = mock.Mock(side_effect=ruled_columns)
     monkeypatch.setattr(assembling, "ruled_columns", seen)
-    lines = opened.rows([messages(*((ORDERS, 0, number, text) for number, text in enumerate(texts[:1])))])
-    assert (len(list(lines)), opened.types_of("orders", "id")) == (1, ["INT"])
-    list(opened.rows([messages(*((ORDERS, 0, number, text) for number, text in enumerate(texts[1:], 1)))]))
+    lines = opened([messages(*((ORDERS, 0, number, text) for number, text in enumerate(texts[:1])))])
+    assert (len(list(lines)), opened.schema.types_of("orders", "id")) == (1, ["INT"])
+    list(opened([messages(*((ORDERS, 0, number, text) for number, text in enumerate(texts[1:], 1)))]))
     for _ in range(2):
-        types = {name: opened.types_of("orders", name) for name in ("id", "n", "note", "x")}
+        types = {name: opened.schema.types_of("orders", name) for name in ("id", "n", "note", "x")}
         assert types == {"id": ["INT", "BIGINT"], "n": ["INT"], "note": ["STRING"], "x": []}
     assert seen.call_count == 2
     opened.close()
@@ -137,8 +137,8 @@ def test_types_are_compared_with_the_tables_that_get_the_rows(only_history: bool
     assembly = DebeziumAssembly(transactions="none", rules=rules)
     opened = spec(assembly, rules=assembly.rule_set).open(Attempt(0, 0, False))
     text = described("orders", {"id": field("int32")}, {"id": 1}).decode()
-    assert list(opened.rows([messages((ORDERS, 0, 1, text))]))
-    assert {table: types["id"] for table, types in opened.new_types()} == dict.fromkeys(tables, "INT")
+    assert list(opened([messages((ORDERS, 0, 1, text))]))
+    assert {table: types["id"] for table, types in opened.schema.new_types()} == dict.fromkeys(tables, "INT")
     opened.close()
 
 
@@ -315,13 +315,13 @@ def test_a_lane_that_reads_kafka_stops_at_the_end_of_its_round_behind_all_that_i
     clock = ManualClock()
     part = OffsetRanges({(ORDERS, 0): (5, 50), (ORDERS, 1): (0, 9)}, 120.0, {}, topic_names=True)
     reading = spec(DebeziumAssembly(transactions="none"), ranges=[part])
-    opened = reading.open(Attempt(0, 0, False), RoundEnd(0.0, clock))
+    stop = Stop(0.0, clock)
+    opened = reading.open(Attempt(0, 0, False), stop)
     batches = messages((ORDERS, 0, 5, create(1)), (ORDERS, 0, 6, None)), messages((ORDERS, 0, 7, create(2)))
-    rows = [row for batch in opened.rows(batches) for row in batch.to_pylist()]
-    share, carried = opened.complete(LaneShare()), opened.carry_over()
+    rows = [row for batch in opened(batches) for row in batch.to_pylist()]
+    share, carried = stop.share(opened.share(LaneShare())), opened.carry_over()
     opened.close()
     assert [row["position"] for row in rows] == [5]
-    assert isinstance(share, LaneShare)
     assert (share.stopped, share.partitions) == (True, (f"{ORDERS}-0",))
     assert carried.reached == {f"{ORDERS}-0": 7, f"{ORDERS}-1": 0}
     assert part.after(carried.reached).ranges == {(ORDERS, 0): (7, 50), (ORDERS, 1): (0, 9)}

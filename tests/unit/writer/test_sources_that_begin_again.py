@@ -101,7 +101,7 @@ class Lane:
             lines=self.rules if txn_events else self.rules.lines,
         )
         lane = spec.open(Attempt(0, 0, False))
-        batches = lane.rows(iter([messages(values, offset)]))
+        batches = lane(iter([messages(values, offset)]))
         payloads = [each["payload"] for part in batches for each in part.to_pylist()]
         carried = lane.carry_over()
         lane.close()

@@ -43,21 +43,21 @@ def lane_with_an_open_transaction() -> tuple[LaneAssembler, list[Any]]:
     lane = spec(assembly).open(Attempt(0, 0, False))
     row = {"id": 1, "note": None, "gone": 2}
     text = described("orders", FIELDS, row, transaction=TRANSACTION, lsn=90).decode()
-    return lane, [*lane.rows([messages((ORDERS, 0, 5, text))])]
+    return lane, [*lane([messages((ORDERS, 0, 5, text))])]
 
 
 def checks(lane: LaneAssembler, **options: Any) -> TableChecks:
     given = SinkOptions(
         load_url="http://h:1", query_url="mysql://h:2", database="shop", job="j", schema_changes="apply", **options
     )
-    return TableChecks(given, lane.schema(given.options_of), cast(Any, Known()), Deadline.after(60, ManualClock()))
+    return TableChecks(given, lane.schema, cast(Any, Known()), Deadline.after(60, ManualClock()))
 
 
 def test_a_column_too_narrow_for_a_waiting_row_is_found_when_its_schema_is_read() -> None:
     lane, rows = lane_with_an_open_transaction()
     assert rows == []
     with pytest.raises(TablesLackColumns) as found:
-        list(checks(lane).until_columns_lack(iter(())))
+        list(checks(lane)(iter(())))
     assert found.value.columns == {"orders": {"id": ColumnNeeds(types=("BIGINT",))}}
     lane.close()
 
@@ -65,13 +65,13 @@ def test_a_column_too_narrow_for_a_waiting_row_is_found_when_its_schema_is_read(
 def test_the_types_of_a_waiting_row_s_new_columns_are_carried_to_the_micro_batch_of_its_end() -> None:
     lane, _ = lane_with_an_open_transaction()
     with pytest.raises(TablesLackColumns):
-        list(checks(lane).until_columns_lack(iter(())))
+        list(checks(lane)(iter(())))
     carried = cast(Any, decode(encode(lane.carry_over())))
     lane.close()
     assert set(carried.described) == {"orders"}
     later = spec(DebeziumAssembly(), described=carried.described).open(Attempt(0, 0, False))
-    assert later.types_of("orders", "note") == ["STRING"]
-    assert later.types_of("orders", "gone") == ["INT"]
-    assert later.types_of("orders", "id") == [], "the table has it"
-    assert list(later.rows([pa.RecordBatch.from_pylist([], schema=messages((ORDERS, 0, 5, None)).schema)])) == []
+    assert later.schema.types_of("orders", "note") == ["STRING"]
+    assert later.schema.types_of("orders", "gone") == ["INT"]
+    assert later.schema.types_of("orders", "id") == [], "the table has it"
+    assert list(later([pa.RecordBatch.from_pylist([], schema=messages((ORDERS, 0, 5, None)).schema)])) == []
     later.close()
