@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, get_args
 
-from starrocks_txn_sink.assembler.rules.base import Assembler
 from starrocks_txn_sink.assembler.rules.incremental import IncrementalAssembler
 from starrocks_txn_sink.assembler.rules.model import MissingBegin, OnOpenTimeout, Policy, seconds
+from starrocks_txn_sink.assembler.rules.release import Assembler
 from starrocks_txn_sink.assembler.rules.single_events import SingleEvents
 from starrocks_txn_sink.assembler.verified.lane import VerifiedLane
 from starrocks_txn_sink.assembler.verified.rules import OnOpenTimeout as OnIncomplete, VerifiedPolicy

@@ -25,9 +25,9 @@ import pyarrow as pa
 
 import starrocks_txn_sink.arrow_start  # noqa: F401 - first: other modules make arrays
 from starrocks_txn_sink.assembler.rules import model
-from starrocks_txn_sink.assembler.rules.base import Assembler
 from starrocks_txn_sink.assembler.rules.directory import FileDirectory, StateDirectory
 from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
+from starrocks_txn_sink.assembler.rules.release import Assembler
 from starrocks_txn_sink.assembler.rules.spill import CarriedState, SpillStorage
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.coordinator.coordinator import LaneShare
@@ -35,7 +35,7 @@ from starrocks_txn_sink.coordinator.model import ColumnNeeds, MissingColumns
 from starrocks_txn_sink.errors import InputError, SourceTransactionError, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions, TableOptions
 from starrocks_txn_sink.options.table_rules import METADATA, NO_RULES, RuleSet, RulesOfTable
-from starrocks_txn_sink.protocol.snapshots import Marks
+from starrocks_txn_sink.protocol.snapshots import Marks, beside
 from starrocks_txn_sink.protocol.source_keys import SourceKey
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS, take_first
 from starrocks_txn_sink.rows.columns import EVENT_TIME, OFFSET, TOPIC_PARTITION

@@ -27,12 +27,11 @@ from starrocks_txn_sink.rows.target import TargetColumn, TargetType, parse_type
 from starrocks_txn_sink.rows.unchanged import UnchangedValues
 from starrocks_txn_sink.rows.widening import changed_by_hand, holds, rounds, widened
 from starrocks_txn_sink.sources.formats.bare_values import BareValues, ConnectorModes
-from starrocks_txn_sink.writer.key_checks import KeyChecks
 from starrocks_txn_sink.writer.known_columns import KnownColumns
 from starrocks_txn_sink.writer.messages import LaneReport
 from starrocks_txn_sink.writer.partitions import KnownPartitions, PartitionCheck
 from starrocks_txn_sink.writer.pipe import PipeStage, SourceSchema
-from starrocks_txn_sink.writer.value_checks import ValueChecks, zone_of
+from starrocks_txn_sink.writer.value_checks import KeyChecks, ValueChecks, zone_of
 
 
 class TablesLackColumns(Exception):

@@ -260,7 +260,7 @@ def _changes(
     resumed = {id(transaction) for transaction in grouped.carried.values()}
     opened = [[transaction for transaction in state.open if id(transaction) not in resumed] for state in before]
     new_blobs: list[dict[int, pa.Table]] = [{} for _ in before]
-    numbers = last_numbers(intake)
+    numbers = last_numbers(intake) if model.is_numbered(intake.table.schema) else [None] * len(intake.names)
     # … and a transaction whose last segment has no END yet stays open, or is skipped to its END.
     tails = np.flatnonzero(classes.open | classes.waiting)
     columns = (tails, grouped.segments.group[tails], grouped.opened_by[tails], classes.waiting[tails])

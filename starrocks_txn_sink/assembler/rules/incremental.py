@@ -15,10 +15,9 @@ import pyarrow as pa
 
 from starrocks_txn_sink.assembler.rules import intake, model
 from starrocks_txn_sink.assembler.rules.assembler import AssemblerStep, PartitionChange, TransactionAssembler
-from starrocks_txn_sink.assembler.rules.base import Assembler
 from starrocks_txn_sink.assembler.rules.intake import PartitionedEvents
 from starrocks_txn_sink.assembler.rules.model import AssemblerState, Counters, OpenTransaction, Partition, Policy
-from starrocks_txn_sink.assembler.rules.release import ReleasedRows
+from starrocks_txn_sink.assembler.rules.release import Assembler, ReleasedRows
 from starrocks_txn_sink.assembler.rules.repeats import Repeats
 from starrocks_txn_sink.assembler.rules.spill import BlobPlace, CarriedState, SpillStorage
 from starrocks_txn_sink.errors import StarRocksSinkError

@@ -70,9 +70,7 @@ _KINDS: Final = (EventKind.BEGIN, EventKind.DATA, EventKind.END)
 
 
 def last_numbers(intake: Intake) -> list[int | None]:
-    """The number of each source partition's last row; None: it has none, or no row."""
-    if not model.is_numbered(intake.table.schema):
-        return [None] * len(intake.names)
+    """The number of each source partition's last row, of numbered ones; None: it has none, or no row."""
     numbers = intake.table[model.NUMBER]
     ends = zip(intake.ends.tolist(), intake.counts.tolist(), strict=True)
     return [numbers[end - 1].as_py() if count else None for end, count in ends]

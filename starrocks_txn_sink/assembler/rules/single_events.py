@@ -14,10 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.assembler.rules import intake, model
-from starrocks_txn_sink.assembler.rules.base import Assembler
 from starrocks_txn_sink.assembler.rules.intake import PartitionedEvents
 from starrocks_txn_sink.assembler.rules.model import Counters, Partition
-from starrocks_txn_sink.assembler.rules.release import ReleasedRows
+from starrocks_txn_sink.assembler.rules.release import Assembler, ReleasedRows
 from starrocks_txn_sink.assembler.rules.spill import CarriedState, SpillStorage, other_rules
 from starrocks_txn_sink.assembler.verified.intake import SNAPSHOT
 from starrocks_txn_sink.errors import InputError

@@ -19,9 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.assembler.rules import model
-from starrocks_txn_sink.assembler.rules.base import Assembler
 from starrocks_txn_sink.assembler.rules.intake import Indexes, Mask, group_by_partition
-from starrocks_txn_sink.assembler.rules.release import ReleasedRows
+from starrocks_txn_sink.assembler.rules.release import Assembler, ReleasedRows
 from starrocks_txn_sink.assembler.rules.spill import BlobPlace, CarriedState, SpillStorage
 from starrocks_txn_sink.assembler.verified import intake as v
 from starrocks_txn_sink.assembler.verified.intake import HeldBlob, VerifiedState

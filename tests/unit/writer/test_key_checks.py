@@ -13,8 +13,8 @@ from starrocks_txn_sink.errors import QueryFailed, QueryRefused, StarRocksSinkEr
 from starrocks_txn_sink.rows.columns import PAYLOAD, TABLE
 from starrocks_txn_sink.rows.target import TargetColumn, parse_type
 from starrocks_txn_sink.sql.connection import LeaderConnection
-from starrocks_txn_sink.writer.key_checks import KeyChecks
 from starrocks_txn_sink.writer.known_columns import KnownKeyLimit
+from starrocks_txn_sink.writer.value_checks import KeyChecks
 from tests.support.manual_clock import ManualClock
 
 pytestmark = pytest.mark.usefixtures("loop")
