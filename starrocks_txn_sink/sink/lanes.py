@@ -401,7 +401,7 @@ class RoundRunner:
         """The driver's own counts."""
         report = self._metrics.report(error)
         if self._ownership is not None and error is None:
-            report.trouble.listed = self._ownership.listed
+            report = replace(report, trouble=replace(report.trouble, listed=self._ownership.listed))
         return report
 
     def _result(self) -> Written:

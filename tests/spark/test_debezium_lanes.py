@@ -33,7 +33,9 @@ def test_rows_and_ends_meet_over_micro_batches_and_a_restart(debezium: DebeziumS
     assert debezium.positions() == {"shop": 7999}
     (fields,) = (event.fields for event in debezium.told if event.name == "assembler.counted")
     counts = fields["counts"]
-    assert (counts["data"], counts["rows"], counts["repeated_rows"], counts["open"]) == (3, 4, 1, 0)
+    assert (counts["data"], counts["rows"], counts["open"]) == (3, 4, 0)
+    # The copy is younger than the END: it waits, because it may be of a further delivery.
+    assert (counts["repeated_rows"], counts["open_rows"]) == (0, 1)
 
 
 def test_a_replayed_micro_batch_starts_from_the_same_state_and_writes_nothing_twice(debezium: DebeziumShop) -> None:

@@ -48,7 +48,7 @@ def written(assembly: MessageAssembly, batch: pa.RecordBatch, keys: Any = None) 
     )
     opened = spec.open(Attempt(0, 0, False))
     try:
-        rows = [row for sent in opened.rows([batch]) for row in sent.to_pylist()]
+        rows = [row for sent in opened([batch]) for row in sent.to_pylist()]
     finally:
         opened.close()
     ends = [row["transaction_end"] for row in rows]
