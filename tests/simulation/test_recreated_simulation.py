@@ -18,7 +18,7 @@ _FIRST = {
     "what is left of a transaction is of the one that has its id again": 25,
     "transactions that come again are not compared": 9,
     "what else is read of a cut transaction goes with its release": 29,
-    "a known id at another place is the same transaction": 62,
+    "a known id at another place is the same transaction": 196,
     "a run does not know what the one before has asked": 198,
 }
 """Rare ones: the schedule that notices them, so that a test takes seconds."""
