@@ -22,7 +22,7 @@ from starrocks_txn_sink.sink.batch_events import BatchOrigin
 from starrocks_txn_sink.sink.checkpoint import FOLDER
 from starrocks_txn_sink.sink.frame_rows import FrameRows
 from starrocks_txn_sink.sink.input import InputMemory, OpenInput
-from starrocks_txn_sink.sink.lanes import LanePlan
+from starrocks_txn_sink.sink.lane_plan import LanePlan
 from starrocks_txn_sink.sink.session import Session
 from starrocks_txn_sink.sink.typed.arrow import ArrowRoute
 from starrocks_txn_sink.sink.typed.terms import TableTerms

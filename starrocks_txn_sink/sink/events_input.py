@@ -17,7 +17,7 @@ from starrocks_txn_sink.sink import projection
 from starrocks_txn_sink.sink.assembly import Assembly
 from starrocks_txn_sink.sink.checkpoint import query_directory
 from starrocks_txn_sink.sink.input import FrameInput, InputMemory, OpenInput, run_on
-from starrocks_txn_sink.sink.lanes import LanePlan, Reading
+from starrocks_txn_sink.sink.lane_plan import LanePlan, Reading
 from starrocks_txn_sink.sink.typed.terms import TableTerms
 from starrocks_txn_sink.sources import events
 from starrocks_txn_sink.sources.formats.raw_format import (

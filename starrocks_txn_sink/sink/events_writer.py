@@ -2,7 +2,7 @@
 
 Only the open tail of each source partition goes on to the next micro-batch: as files that the sink writes once, and as
 a manifest for each micro-batch (`sink.events_state`). Lanes take events in arrival order and check the order
-(`writer.assembling`), unless `sink.lanes.LanePlan` says that Spark sorts them first.
+(`writer.assembling`), unless `sink.lane_plan.LanePlan` says that Spark sorts them first.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from starrocks_txn_sink.rows.arrival import SMALL_ROWS
 from starrocks_txn_sink.sink.assembly import Assembly
 from starrocks_txn_sink.sink.events_state import EventsState, Opening
 from starrocks_txn_sink.sink.input import Input, InputMemory, OpenInput
-from starrocks_txn_sink.sink.lanes import AlterTables, Collect, LanePlan, Written, write_shared
+from starrocks_txn_sink.sink.lane_plan import LanePlan
+from starrocks_txn_sink.sink.lanes import AlterTables, Collect, Written, write_shared
 from starrocks_txn_sink.sink.rule_checks import rules_for
 from starrocks_txn_sink.sink.schema.changes import add_missing
 from starrocks_txn_sink.sink.schema.new_tables import LayoutOf, NewTables, advising_tables, plain_layout
@@ -149,7 +150,7 @@ class EventsWriter:
         plan = self._plan = self._plan or source.plan(task.options)
         while True:
             outcome = self._run(source, task, plan, opening, collect, alter)
-            plan.learn(outcome, small=not outcome.unsorted and outcome.carried[0].small)
+            plan.learn(unreached=outcome.unreached, small=not outcome.unsorted and outcome.carried[0].small)
             if not outcome.unsorted:
                 return outcome
             plan.sort(outcome.unsorted, "events")

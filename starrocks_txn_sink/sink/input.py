@@ -22,7 +22,7 @@ from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.sink import projection
 from starrocks_txn_sink.sink.batch_events import BatchOrigin
 from starrocks_txn_sink.sink.checkpoint import query_directory
-from starrocks_txn_sink.sink.lanes import LanePlan, Reading
+from starrocks_txn_sink.sink.lane_plan import LanePlan, Reading
 from starrocks_txn_sink.sink.session import Session
 from starrocks_txn_sink.sink.typed.route import TIME_ZONE
 from starrocks_txn_sink.sink.typed.terms import TableTerms

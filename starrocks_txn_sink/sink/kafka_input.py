@@ -9,7 +9,7 @@ from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.sink import projection
 from starrocks_txn_sink.sink.events_input import EventsInput
 from starrocks_txn_sink.sink.input import InputMemory, OpenInput
-from starrocks_txn_sink.sink.lanes import LanePlan
+from starrocks_txn_sink.sink.lane_plan import LanePlan
 from starrocks_txn_sink.sink.spark_jobs import context_of, run_without_input
 from starrocks_txn_sink.sink.typed.terms import TableTerms
 from starrocks_txn_sink.sources.formats.raw_format import MESSAGE_KEY, POSITION, SOURCE_PARTITION

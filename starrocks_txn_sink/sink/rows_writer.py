@@ -1,4 +1,4 @@
-"""Ready rows in the sink: `RowsWriter` runs their lanes as `sink.lanes.LanePlan` says.
+"""Ready rows in the sink: `RowsWriter` runs their lanes as `sink.lane_plan.LanePlan` says.
 
 Where rows have to be sorted first, a shuffle and a sort cost more than all other steps together, and parallel tasks
 save time only in large micro-batches. So one task takes a small micro-batch in arrival order (`rows.arrival`), unless
@@ -23,7 +23,8 @@ from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.without_effect import circumstances_of_rows, warn_of
 from starrocks_txn_sink.rows.arrival import SMALL_BYTES, SMALL_ROWS
 from starrocks_txn_sink.sink.input import Input, InputMemory
-from starrocks_txn_sink.sink.lanes import Collect, LanePlan, Reading, Written, write_shared
+from starrocks_txn_sink.sink.lane_plan import LanePlan, Reading
+from starrocks_txn_sink.sink.lanes import Collect, Written, write_shared
 from starrocks_txn_sink.sink.projection import modes_of
 from starrocks_txn_sink.sink.schema.changes import add_missing
 from starrocks_txn_sink.sink.session import Session
@@ -67,7 +68,7 @@ class RowsWriter:
         task = replace(task, options=terms.options, keys=terms.keys, marked=marked, modes=modes)
         while True:
             outcome = self._run(source, terms, task, plan, collect, listener)
-            plan.learn(outcome, small=task.streaming and _is_small(outcome))
+            plan.learn(unreached=outcome.unreached, small=task.streaming and _is_small(outcome))
             if not outcome.unsorted:
                 break
             plan.sort(outcome.unsorted, "rows")

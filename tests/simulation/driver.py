@@ -41,7 +41,8 @@ from starrocks_txn_sink.protocol.ledger import (
 )
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS
 from starrocks_txn_sink.sink.checkpoint import Proof
-from starrocks_txn_sink.sink.lanes import LanePlan, Reading, coordinator_of, ownership_of, result_of
+from starrocks_txn_sink.sink.lane_plan import LanePlan, Reading
+from starrocks_txn_sink.sink.lanes import coordinator_of, ownership_of, result_of
 from starrocks_txn_sink.sink.session import Resumed, Resumption, Session, resume
 from starrocks_txn_sink.writer.lane_try import SparkLane
 from starrocks_txn_sink.writer.messages import LaneReport, LaneTrouble, Message, OrderViolation, of_kind

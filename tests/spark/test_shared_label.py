@@ -75,7 +75,7 @@ def test_without_a_sort_a_source_partition_in_two_tasks_is_an_error(shop: Shop) 
 @pytest.fixture
 def no_port(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lanes cannot ask the driver, so it begins the labels."""
-    monkeypatch.setattr("starrocks_txn_sink.sink.lanes.turns_of", lambda *_: None)
+    monkeypatch.setattr("starrocks_txn_sink.sink.lane_plan.turns_of", lambda *_: None)
 
 
 @pytest.mark.usefixtures("no_port")

@@ -10,7 +10,7 @@ import pytest
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.declarations import declarations
 from starrocks_txn_sink.options.without_effect import WITHOUT_EFFECT, Circumstance, circumstances_of_rows, warn_of
-from starrocks_txn_sink.sink.lanes import LanePlan
+from starrocks_txn_sink.sink.lane_plan import LanePlan
 from tests.support.log_records import records_of
 
 ROWS = circumstances_of_rows(routed=False, positioned=True)

@@ -29,7 +29,8 @@ from starrocks_txn_sink.protocol.ledger import Position
 from starrocks_txn_sink.protocol.openings import GONE, Answer, LaneQuestion, Topic, Word
 from starrocks_txn_sink.protocol.wire import Operation, Reply, Request
 from starrocks_txn_sink.rows.segments import Skip
-from starrocks_txn_sink.sink.lanes import LanePlan, Reading, RoundRunner, Written, roll_back_claims
+from starrocks_txn_sink.sink.lane_plan import LanePlan, Reading
+from starrocks_txn_sink.sink.lanes import RoundRunner, Written, roll_back_claims
 from starrocks_txn_sink.writer import worker
 from starrocks_txn_sink.writer.messages import (
     CarryOver,
@@ -129,10 +130,10 @@ def test_a_lane_begins_the_label_where_it_can_ask_the_driver(
 
 def test_once_a_lane_could_not_ask_the_driver_begins_the_labels() -> None:
     plan = LanePlan(4, turns=lambda: PLACE)
-    plan.learn(Written())
+    plan.learn(unreached=False)
     assert plan.task_of(TASK).lane_begins
-    plan.learn(Written(unreached=True))
-    plan.learn(Written())
+    plan.learn(unreached=True)
+    plan.learn(unreached=False)
     assert not plan.task_of(TASK).lane_begins
 
 

@@ -18,7 +18,8 @@ from starrocks_txn_sink.rows.segments import Skip
 from starrocks_txn_sink.sink import batch_events, failures, rows_writer, session as sessions, sink as sink_module
 from starrocks_txn_sink.sink.batch_events import BatchOrigin, BatchTries
 from starrocks_txn_sink.sink.input import FrameInput, OpenInput
-from starrocks_txn_sink.sink.lanes import Collect, LanePlan, Written
+from starrocks_txn_sink.sink.lane_plan import LanePlan
+from starrocks_txn_sink.sink.lanes import Collect, Written
 from starrocks_txn_sink.sink.rows_writer import RowsWriter
 from starrocks_txn_sink.sink.session import Session, job_of_frame
 from starrocks_txn_sink.sink.sink import JobRun
