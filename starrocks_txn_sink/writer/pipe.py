@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
@@ -24,7 +24,9 @@ from starrocks_txn_sink.rows.columns import POSITION
 from starrocks_txn_sink.rows.places import place_of
 from starrocks_txn_sink.writer.messages import LaneReport, Message
 from starrocks_txn_sink.writer.task import LaneTask
-from starrocks_txn_sink.writer.worker import Attempt
+
+if TYPE_CHECKING:  # it imports Spark, which commands that check rows do not need
+    from starrocks_txn_sink.writer.worker import Attempt
 
 ReadRows = Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]
 

@@ -12,7 +12,7 @@ from starrocks_txn_sink.coordinator.write_buffer import WriteBuffer
 from starrocks_txn_sink.rows import segments
 from starrocks_txn_sink.rows.segments import Replay, Skip
 from starrocks_txn_sink.sink.session import Session
-from starrocks_txn_sink.writer import task
+from starrocks_txn_sink.writer import lane_try
 
 from .. import driver
 from .registry import bug
@@ -105,4 +105,4 @@ def rows_that_were_cut_off_count_as_all_rows(put: Any) -> None:
 @bug
 def a_part_is_cut_inside_a_source_transaction(put: Any) -> None:
     right = segments.rows_of_part
-    put(task, "rows_of_part", lambda batch, after, upto: right(batch, after, upto).slice(int(upto is not None)))
+    put(lane_try, "rows_of_part", lambda batch, after, upto: right(batch, after, upto).slice(int(upto is not None)))
