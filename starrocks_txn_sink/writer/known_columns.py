@@ -14,6 +14,7 @@ from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.errors import QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.protocol.ledger import identifier
 from starrocks_txn_sink.rows.key_sizes import LIMIT
+from starrocks_txn_sink.rows.ranges import Ranges
 from starrocks_txn_sink.rows.target import (
     PLACES_SQL,
     TargetColumn,
@@ -138,10 +139,21 @@ class KnownColumns:
         columns = self.columns(table, again, deadline)
         if not may_count(columns):
             return columns
+        ddl = self._ddl(table, deadline)
+        if ddl:
+            return with_counters(columns, ddl)
+        return tuple(replace(column, nullable=True) if may_count((column,)) else column for column in columns)
+
+    def ranges(self, table: str, deadline: Deadline) -> Ranges | None:
+        """The explicit ranges of `table`; None if it has none, or the user may not see them. Raises QueryFailed."""
+        return Ranges.of(self._ddl(table, deadline))
+
+    def _ddl(self, table: str, deadline: Deadline) -> str:
+        """The statement that makes `table`; empty if the user may not see it."""
         with contextlib.suppress(QueryRefused):
             sql = f"SHOW CREATE TABLE {identifier(self._database, table)}"
-            return with_counters(columns, str(self._connection.query(sql, (), deadline)[0][1]))
-        return tuple(replace(column, nullable=True) if may_count((column,)) else column for column in columns)
+            return str(self._connection.query(sql, (), deadline)[0][1])
+        return ""
 
     def _read(self, condition: str, names: tuple[str, ...], deadline: Deadline) -> dict[str, list[Sequence[object]]]:
         tables = defaultdict[str, list[Sequence[object]]](list)

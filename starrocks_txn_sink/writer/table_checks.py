@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.compiled.findings import RowFindings, Shapes
@@ -20,6 +23,8 @@ from starrocks_txn_sink.options.sink_options import is_own_table
 from starrocks_txn_sink.protocol.ledger import quote
 from starrocks_txn_sink.rows.alterations import alteration
 from starrocks_txn_sink.rows.bad_rows import BadRow, refused
+from starrocks_txn_sink.rows.columns import PAYLOAD, TABLE
+from starrocks_txn_sink.rows.json_members import members
 from starrocks_txn_sink.rows.member_names import LackingColumns, MemberNames
 from starrocks_txn_sink.rows.row_check import RowCheck
 from starrocks_txn_sink.rows.segments import CheckRows, FitRows, as_they_are
@@ -205,7 +210,7 @@ class TableChecks(PipeStage):
         return ValueChecks(columns_of, zone, self._encodes_bytes, decoded, wall, shows_keys, counters_known, findings)
 
     def explain(self, batch: pa.RecordBatch) -> list[BadRow]:
-        """The rows with a value that its column would not keep, without `check_values`, too; a `bad_rows.Judge`.
+        """The rows that no partition takes, or with a value that its column would not keep; a `bad_rows.Judge`.
 
         For rows that the server has rejected and does not say why: that is not always what it found.
         """
@@ -216,7 +221,23 @@ class TableChecks(PipeStage):
         def columns_of(table: str, again: bool) -> Sequence[TargetColumn]:
             return known.with_counters(table, again, self._deadline) if self._names_columns(table) else ()
 
-        return self._value_checks(columns_of, RowFindings(), counters_known=True).bad_rows(batch)
+        values = self._value_checks(columns_of, RowFindings(), counters_known=True).bad_rows(batch)
+        return _with_others(values, [*self._out_of_ranges(batch, known)])
+
+    def _out_of_ranges(self, batch: pa.RecordBatch, known: KnownColumns) -> Iterator[BadRow]:
+        """The rows that no partition of their tables takes."""
+        tables, payload = batch.column(TABLE), batch.column(PAYLOAD)
+        for table in filter(self._names_columns, tables.unique().drop_null().to_pylist()):
+            ranges = known.ranges(table, self._deadline)
+            columns = known.columns(table, False, self._deadline) if ranges is not None else ()
+            kind = next((column.type for column in columns if ranges and column.name == ranges.column), None)
+            if ranges is None or kind is None:
+                continue
+            for number in np.flatnonzero(pc.equal(tables, table).to_numpy(zero_copy_only=False)).tolist():
+                with contextlib.suppress(ValueError, IndexError):  # no JSON object
+                    value, _ = members(payload[number].as_py()[1:]).get(ranges.column, (None, ""))  # behind the comma
+                    if ranges.leave_out(value, kind):
+                        yield BadRow(number, f"has a value of {ranges.column} that no partition of its table takes")
 
     def judge(self, batch: pa.RecordBatch) -> list[BadRow]:
         """The rows of a batch that the sink itself judges to be bad; a `bad_rows.Judge`."""

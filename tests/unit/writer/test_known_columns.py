@@ -230,3 +230,22 @@ def test_a_null_that_no_column_counts_explains_a_rejection(refused: bool) -> Non
     found = [(row.number, row.reason) for row in checks.explain(batch)]
     is_null = "has a value that does not fit column id: it is NULL, and the column is NOT NULL"
     assert found == ([] if refused else [(1, is_null)])
+
+
+class Ranged(Table):
+    """The table `items`, whose ids are below 10; its DDL as SHOW CREATE TABLE has it."""
+
+    def query(self, sql: str, parameters: Sequence[str], deadline: Deadline) -> list[tuple[Any, ...]]:
+        if sql.startswith("SHOW CREATE TABLE"):
+            ranges = 'PARTITION BY RANGE(`id`)\n(PARTITION p VALUES [("-2147483648"), ("10")))'
+            return [("items", f"CREATE TABLE `items` (`id` int(11) NOT NULL)\n{ranges}\nDISTRIBUTED BY HASH(`id`)")]
+        found = super().query(sql, parameters, deadline)
+        return [(table, name, "int(11)", *others) for table, name, _, *others in found]
+
+
+def test_a_row_that_no_partition_takes_explains_a_rejection() -> None:
+    connection: Any = Ranged("id")
+    checks = checks_of(ManualClock(), KnownColumns(connection, "shop"))
+    found = checks.explain(rows('{"id":9}', '{"id":10}', '{"id":null}', '{"id":"no number"}'))
+    assert [row.number for row in found] == [1, 3]
+    assert found[0].reason == "has a value of id that no partition of its table takes"
