@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -116,7 +115,7 @@ def faults(world: World) -> Iterator[list[Fault]]:
             remedy=_ask("DELETE FROM shop.parts WHERE _source_table = 'elsewhere.part_1'"),
         ),
     ]
-    yield [Fault("a column that is back, empty", lambda _: time.sleep(0), {blank: {"different": rows}})]
+    yield [Fault("a column that is back, empty", lambda _: None, {blank: {"different": rows}})]
 
 
 KINDS = ("missing", "extra", "different")
