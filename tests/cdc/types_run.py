@@ -37,7 +37,7 @@ Row = dict[str, str]
 Seen = list[tuple[Row, Row, Row]]
 """For each connector the row with the converter's schema, without, and without under its declared modes."""
 
-_SCHEMAS = {
+AS_JSON = {
     f"{part}.converter{name}": value
     for part in ("key", "value")
     for name, value in (("", "org.apache.kafka.connect.json.JsonConverter"), (".schemas.enable", "true"))
@@ -71,7 +71,7 @@ def _postgres_connectors(postgres: Postgres) -> list[dict[str, str]]:
         | {"name": prefix, "topic.prefix": prefix, "slot.name": prefix, "publication.name": prefix}
         | {"provide.transaction.metadata": "false", "topic.creation.default.partitions": "1"}
         | {"table.include.list": "public.types", "include.unknown.datatypes": "true"}
-        | _SCHEMAS
+        | AS_JSON
         | modes
         for prefix, modes in _named(source.POSTGRES_MODES)
     ]
@@ -80,9 +80,9 @@ def _postgres_connectors(postgres: Postgres) -> list[dict[str, str]]:
 def _insert(connect: Connect, broker: Broker, postgres: Postgres, connectors: Sequence[Mapping[str, str]]) -> list[str]:
     """Insert a row once all connectors stream; the topics of their messages."""
     topics = [f"{connector['name']}.public.types" for connector in connectors]
-    _wait_for(connect, lambda: {*topics} <= broker.topics())
+    wait_for(connect, lambda: {*topics} <= broker.topics())
     slots = "SELECT 1 FROM pg_replication_slots WHERE active"
-    _wait_for(connect, lambda: len(postgres.sql(slots)) == len(connectors))
+    wait_for(connect, lambda: len(postgres.sql(slots)) == len(connectors))
     postgres.sql(f"INSERT INTO types VALUES (2, {source.values(source.POSTGRES)})")
     return topics
 
@@ -109,10 +109,10 @@ def registered_rows(home: Path) -> list[tuple[list[Row], ...]]:
             for name, connector, converters in named_connectors
         ]
         connect = stack.enter_context(Connect(home / "connect", broker.servers, connectors, CONNECT_AVRO))
-        messages = _messages(connect, broker, _insert(connect, broker, postgres, connectors))
+        received = messages(connect, broker, _insert(connect, broker, postgres, connectors))
         by_registry = DebeziumAssembly(transactions="none", registry=SchemaRegistry(url=registry.url))
         parsed = [
-            _parsed(values, _BY_JSON if topic.startswith("json") else by_registry) for topic, values in messages.items()
+            _parsed(values, _BY_JSON if topic.startswith("json") else by_registry) for topic, values in received.items()
         ]
         return list(zip(parsed[::3], parsed[1::3], parsed[2::3], strict=True))
 
@@ -151,14 +151,14 @@ def mariadb_rows(home: Path) -> Seen:
                 "topic.creation.default.partitions": "1",
                 "topic.creation.default.replication.factor": "1",
             }
-            | _SCHEMAS
+            | AS_JSON
             | modes
             for number, (prefix, modes) in enumerate(_named(source.MARIADB_MODES))
         ]
         connect = stack.enter_context(Connect(home / "connect", broker.servers, connectors, CONNECT_MARIADB))
         topics = [f"{connector['name']}.shop.types" for connector in connectors]
-        _wait_for(connect, lambda: {*topics} <= broker.topics())
-        _wait_for(connect, lambda: str(mariadb.sql("SHOW PROCESSLIST")).count("Binlog Dump") == len(connectors))
+        wait_for(connect, lambda: {*topics} <= broker.topics())
+        wait_for(connect, lambda: str(mariadb.sql("SHOW PROCESSLIST")).count("Binlog Dump") == len(connectors))
         mariadb.sql(mode, f"{insert} (2, {row}")
         return _rows(connect, broker, topics, cases, source.MARIADB_MODES)
 
@@ -167,7 +167,7 @@ def _named(modes: Sequence[Modes]) -> Iterator[tuple[str, Modes]]:
     return ((f"modes{number}", settings) for number, settings in enumerate(modes))
 
 
-def _wait_for(connect: Connect, reached: Any) -> None:
+def wait_for(connect: Connect, reached: Any) -> None:
     wait_until(reached, reason=connect.messages, alive=lambda: connect.running)
 
 
@@ -176,7 +176,7 @@ def _rows(
 ) -> Seen:
     """The rows of each topic, with the schema, without, and without under the connector's modes."""
     rows: Seen = []
-    for values, settings in zip(_messages(connect, broker, topics).values(), modes, strict=True):
+    for values, settings in zip(messages(connect, broker, topics).values(), modes, strict=True):
         with_schema, without = _parsed(values), _parsed([_payload(value) for value in values])
         declared = [_declared(row, cases, settings) for row in without]
         rows.append((_both(*with_schema), _both(*without), _both(*declared)))
@@ -220,7 +220,7 @@ def _target(source_type: str) -> str | None:
     return None
 
 
-def _messages(connect: Connect, broker: Broker, topics: Sequence[str]) -> dict[str, list[bytes]]:
+def messages(connect: Connect, broker: Broker, topics: Sequence[str]) -> dict[str, list[bytes]]:
     """The two messages of each topic: of a snapshot and of an insert."""
     consumer = Consumer({"bootstrap.servers": broker.servers, "group.id": "types", "auto.offset.reset": "earliest"})
     messages: dict[str, list[bytes]] = {topic: [] for topic in topics}
@@ -233,7 +233,7 @@ def _messages(connect: Connect, broker: Broker, topics: Sequence[str]) -> dict[s
         return all(len(values) == 2 for values in messages.values())
 
     try:
-        _wait_for(connect, take)
+        wait_for(connect, take)
     finally:
         consumer.close()
     return messages
