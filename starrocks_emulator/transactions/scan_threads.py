@@ -102,6 +102,7 @@ class ScanThreads:
                 ticket for ticket in self._queue if ticket.key is None or (label is not None and ticket.key[0] != label)
             ]
             self._advance()
+            self._changed.notify_all()
 
     @contextmanager
     def scan(self, until: float) -> Iterator[bool]:
@@ -116,6 +117,7 @@ class ScanThreads:
                 if ticket in self._queue:
                     self._queue.remove(ticket)
                 self._advance()
+                self._changed.notify_all()
 
     def _wait(self, reached: Callable[[], bool], until: float) -> bool:
         with self._changed:
@@ -128,7 +130,11 @@ class ScanThreads:
                 self._changed.wait(_LOOK_SECONDS)
 
     def _advance(self) -> None:
-        """Read what has ended and has a thread, until nothing changes. Lock held."""
+        """Read what has ended and has a thread, until nothing changes. Lock held.
+
+        Only a change wakes who waits: two of them would wake each other for ever.
+        """
+        before = self._size, self._queue
         self._size = max(self._size, self._count())
         now = self._now()
         self._queue = [ticket for ticket in self._queue if ticket.key is None or ticket.until > now]
@@ -138,7 +144,8 @@ class ScanThreads:
                 if not ticket.read:
                     ticket.read = True
                     self._queue.append(ticket)
-        self._changed.notify_all()
+        if (self._size, self._queue) != before:
+            self._changed.notify_all()
 
 
 class WaitingCommits:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Iterator
@@ -192,3 +193,19 @@ def test_the_end_of_the_emulator_ends_all_waiting() -> None:
         waiting = pool.submit(threads.wait, ("l", "a"), 1.0)
         stopped.set()
         assert not waiting.result(10)
+
+
+def test_who_waits_does_not_wake_others_who_wait() -> None:
+    looks = itertools.count()
+
+    def now() -> float:
+        next(looks)
+        return time.monotonic()
+
+    threads = ScanThreads(lambda: 1, now, lambda: False)
+    until = time.monotonic() + 0.5
+    threads.hold(("l", "a"), until + 60)
+    with ThreadPoolExecutor() as pool:
+        waiting = [pool.submit(threads.wait, ("l", "a"), until) for _ in range(3)]
+        assert [done.result(10) for done in waiting] == [False] * 3
+    assert next(looks) < 300  # ten a second and thread, and two for each; thousands where each look wakes the others
