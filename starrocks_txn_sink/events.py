@@ -48,7 +48,7 @@ _ALL: Final = (
         columns.gone columns.unfilled loops.missing deletes.unfilled rules.unmatched lanes.repeated rows.sorted
         source.slow source.uncommitted job.changed events.sorted events.malformed transaction.open query.stop_hangs
         kafka.waiting topics.unknown lineage.lost metrics.broken begins.unreached turns.unreachable turns.ended
-        commit.waited snapshot.repeated freshness.missed
+        commit.waited partitions.closed snapshot.repeated freshness.missed
         """,
     ),
     *_kinds(

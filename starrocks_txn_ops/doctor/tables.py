@@ -16,7 +16,7 @@ from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.load_properties import why_not_compacted
 from starrocks_txn_sink.options.sink_options import is_own_table
 from starrocks_txn_sink.protocol.ledger import identifier
-from starrocks_txn_sink.rows.partitions import OPEN_PARTITIONS, Partitioning, can_create_partitions, open_more
+from starrocks_txn_sink.rows.partitions import OPEN_PARTITIONS, Partitioning, can_create_partitions, obstacle
 from starrocks_txn_sink.sql.connection import Row, SqlConnection
 
 _CONFIG = (
@@ -150,21 +150,8 @@ def judge_partitions(
             "The commit fails with 'No rows were imported from upstream' as soon as a row needs a new bucket.",
             "Use hash distribution, or upgrade to a patch after 4.0.14 or 4.1.4.",
         )
-    elif partitioning is not None and not partitioning.is_makeable:
-        takes_none = not partitioning.columns or partitions == 0
-        yield (topic.failure if takes_none else topic.warning)(
-            f"The table creates partitions by {partitioning.expression}; StarRocks {version_text} does not support "
-            "that in a multi-table load, and has no statement with which the sink could make them.",
-            "The query ends with the error partition_closed as soon as a row needs a missing partition.",
-            "Make the partitions by an INSERT before their rows come, use date_trunc or plain columns in PARTITION BY, "
-            "or upgrade to a patch after 4.0.14 or 4.1.4.",
-        )
-    elif partitions is not None and limit is not None and 0 < limit <= partitions:
-        yield topic.warning(
-            f"The table has {partitions} partitions, and a load opens the newest {limit} of them.",
-            "The query ends with the error partition_closed as soon as a row needs an older one.",
-            open_more(partitions),
-        )
+    elif partitioning is not None and (met := obstacle(partitioning, version, partitions, limit)) is not None:
+        yield (topic.failure if met.takes_no_row else topic.warning)(met.what, met.why, met.advice)
     else:
         known = f"a load opens {limit}" if limit is not None else f"{OPEN_PARTITIONS} is not known: OPERATE ON SYSTEM"
         count = "" if partitions is None else f"; the table has {partitions}, {known}"

@@ -67,6 +67,16 @@ def can_create_partitions(version: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class Obstacle:
+    """What loads into a table with automatic partitions meet sooner or later; `takes_no_row`: at their first row."""
+
+    what: str
+    why: str
+    advice: str
+    takes_no_row: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Partitioning:
     """PARTITION BY of a table with automatic partitions.
 
@@ -134,6 +144,31 @@ class Partitioning:
             return f"p_{hashlib.blake2b(text.encode(), digest_size=12).hexdigest()}"
         digits = re.sub(r"\D", "", values[0] or _LEAST)
         return "p" + digits[: {"year": 4, "month": 6, "hour": 10, "minute": 12}.get(self.unit, 8)]
+
+
+def obstacle(
+    partitioning: Partitioning, version: str, partitions: int | None = None, limit: int | None = None
+) -> Obstacle | None:
+    """What stands against loads into a table of a server that can_create_partitions is false for; None if nothing does.
+
+    The table has so many `partitions`, and a load opens `limit` of them; None: not known.
+    """
+    if not partitioning.is_makeable:
+        return Obstacle(
+            f"The table creates partitions by {partitioning.expression}; StarRocks {version or '(version unknown)'} "
+            "does not support that in a multi-table load, and has no statement with which the sink could make them.",
+            "The query ends with the error partition_closed as soon as a row needs a missing partition.",
+            "Make the partitions by an INSERT before their rows come, use date_trunc or plain columns in PARTITION BY, "
+            "or upgrade to a patch after 4.0.14 or 4.1.4.",
+            takes_no_row=not partitioning.columns or partitions == 0,
+        )
+    if partitions is not None and limit is not None and 0 < limit <= partitions:
+        return Obstacle(
+            f"The table has {partitions} partitions, and a load opens the newest {limit} of them.",
+            "The query ends with the error partition_closed as soon as a row needs an older one.",
+            open_more(partitions),
+        )
+    return None
 
 
 def needed_by(rows: pa.Array, partitioning: Partitioning, key: Sequence[KeyColumn]) -> list[Values]:

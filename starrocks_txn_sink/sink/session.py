@@ -35,6 +35,7 @@ from starrocks_txn_sink.protocol import dead_letters, fencing, ledger
 from starrocks_txn_sink.protocol.label import LabelPrefix, Result, Steps, run
 from starrocks_txn_sink.rows.segments import Skip
 from starrocks_txn_sink.sink.checkpoint import Proof, ProofLog
+from starrocks_txn_sink.sink.partition_checks import check_partitions
 from starrocks_txn_sink.sink.typed.tables import Tables
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
 from starrocks_txn_sink.sql.failures import LOGIN_OR_DATABASE
@@ -306,7 +307,7 @@ def open_session(
 
     Raises LedgerBehind when the ledger knows less than the query's checkpoint, Fenced when a newer run took over
     meanwhile, OptionError for a server that is too old, QueryRefused without the privileges, DeadlineExceeded when the
-    server does not answer.
+    server does not answer, PartitionClosed for a table of routes or options that can take no row.
     """
     clock = clock or SystemClock()
     session = Session(key, job, new_epoch(), checkpoint)
@@ -316,6 +317,7 @@ def open_session(
     connection = LeaderConnection(options)
     with contextlib.closing(connection):
         session.tables = Tables.read(connection, options, typed_tables, deadline)
+        check_partitions(connection, options.database, {*typed_tables, *options.tables}, job, deadline)
         if options.receipts_log:
             _open_log(options, job, connection, deadline)
         if options.quarantines and options.ledger_create:

@@ -22,10 +22,12 @@ from starrocks_txn_sink.rows import columns
 from starrocks_txn_sink.rows.keys import KeyColumn
 from starrocks_txn_sink.rows.partitions import (
     OPEN_PARTITIONS,
+    Obstacle,
     Partitioning,
     Values,
     can_create_partitions,
     needed_by,
+    obstacle,
     open_more,
     statements,
 )
@@ -74,15 +76,27 @@ class KnownPartitions:
 
     def of(self, table: str, deadline: Deadline) -> TablePartitions | None:
         """The partitions of `table`; None for one whose loads make and open their own, and where it cannot be known."""
-        now = deadline.clock.monotonic()
-        if now - self._read_at > _SECONDS:
-            self._names, self._tables, self._read_at = self._partitioned(deadline), {}, now
-        name = spelled(table, self._names)
-        if name not in self._names:
+        names = self.names(deadline)
+        name = spelled(table, names)
+        if name not in names:
             return None
         if name not in self._tables:
             self._tables[name] = self._read(table, deadline)
         return self._tables[name]
+
+    def names(self, deadline: Deadline) -> frozenset[str]:
+        """The tables whose loads may need partitions that they do not make themselves."""
+        now = deadline.clock.monotonic()
+        if now - self._read_at > _SECONDS:
+            self._names, self._tables, self._read_at = self._partitioned(deadline), {}, now
+        return self._names
+
+    def obstacle(self, table: str, limit: int, deadline: Deadline) -> Obstacle | None:
+        """What loads into `table` meet sooner or later, if they open `limit` partitions (0: not known)."""
+        partitions = self.of(table, deadline)
+        if partitions is None:
+            return None
+        return obstacle(partitions.partitioning, self.version, len(partitions.names), limit)
 
     def _partitioned(self, deadline: Deadline) -> frozenset[str]:
         with contextlib.suppress(QueryRefused):
