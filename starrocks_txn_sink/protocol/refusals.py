@@ -73,8 +73,9 @@ _CANCELLED_BEFORE = ("has already been cancelled", "is aborting")
 _BY_REQUEST = re.compile(r"(?:has already been cancelled|is aborting):\s*(?:manual abort|user cancel)?$")
 _COMMITTED_BEFORE = "has already been commited"  # the server's spelling
 _CANNOT_COMMIT = "commit CANCELLED"
-# The new leader knows the label since its begin, and nothing of its loads (wire contract 10.5).
-_LEADER_CHANGED = ('"context" is null', "lost due to FE leader switch")
+# The new leader knows the label since its begin, and nothing of its loads (wire contract 10.5). Once its JVM has
+# thrown the exception often, it leaves the text out.
+_LEADER_CHANGED = ('"context" is null', "NullPointerException: null", "lost due to FE leader switch")
 _BY_OTHERS = (
     "The sink writes the rows again under a new label. Every user of StarRocks can roll back every label "
     "(docs/guides/security.md); a newer run of the job and a restart of the leader end labels, too."

@@ -173,7 +173,7 @@ class Client:
         return Reply(answer.status_code, document, fields)
 
     def roll_back_all(self) -> None:
-        """End each transaction that was begun: an open load holds a thread of its backend (wire contract 4.4)."""
+        """End each transaction that was begun: an open load holds a thread of its backend (wire contract 4.16)."""
         for headers in self.begun:
             reply = self.send("POST", self.url("rollback"), headers)
             if reply.code == 307:
