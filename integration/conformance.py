@@ -225,9 +225,9 @@ def _compared() -> str:
     scenes = recordings.read(recordings.FOLDER / "behaviour-4.1.1.json")["scenes"]
     steps = sum("loads" in step for scene in scenes for step in scene["steps"])
     return (
-        f"Besides: what the real server kept of {len(values):,} JSON values in columns of each type, with and without "
-        f"`strict_mode`,\nand how {steps} transactions ended, with the rows of their tables. The emulator's differ in "
-        "nothing.\n"
+        f"Besides: what the real server kept of {len(values):,} pairs of a column type and a JSON value, with and "
+        f"without `strict_mode`,\nand how {steps} transactions ended, with the rows of their tables. The emulator's "
+        "differ in nothing.\n"
     )
 
 
