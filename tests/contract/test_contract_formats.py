@@ -133,6 +133,26 @@ def test_with_strict_mode_a_bad_value_filters_its_row(client: Client) -> None:
     assert client.rows(table) == [(2, 2)]
 
 
+@pytest.mark.parametrize("torn", ['{"id": 2, "v": "b"', '{"id": 2, "v":', '{"id": 2,}'])
+def test_a_torn_row_of_an_array_swallows_all_rows_behind_it(client: Client, torn: str) -> None:
+    """Wire contract 4.7: one row counts as filtered, and the commit is OK for who allows that."""
+    table, label = client.table(), client.begin()
+    rows = f'[{{"id": 1, "v": "a"}}, {torn}, {{"id": 3, "v": "c"}}, {{"id": 4, "v": "d"}}]'
+    client.loaded(label, table, rows.encode(), strip_outer_array="true", max_filter_ratio="0.9")
+    assert client.commit(label).ok
+    client.wait_for_state(label, "VISIBLE")
+    assert client.rows(table) == [(1, "a")]
+    counts = client.loads(label)[table]
+    assert (int(counts["SINK_ROWS"]), int(counts["FILTERED_ROWS"])) == (1, 1)
+
+
+def test_a_torn_last_object_is_dropped_without_a_word(client: Client) -> None:
+    """Wire contract 4.7: so the sink sends arrays."""
+    table = client.table()
+    load_and_commit(client, table, b'{"id": 1, "v": "a"}{"id": ')
+    assert client.rows(table) == [(1, "a")]
+
+
 @pytest.mark.parametrize("name", ["parquet", "arrow"])
 def test_other_formats_are_unknown(client: Client, name: str) -> None:
     """Wire contract 2.2, 5.2 [R: refusals at load]."""
