@@ -146,6 +146,19 @@ def test_a_torn_row_of_an_array_swallows_all_rows_behind_it(client: Client, torn
     assert (int(counts["SINK_ROWS"]), int(counts["FILTERED_ROWS"])) == (1, 1)
 
 
+@pytest.mark.parametrize(
+    "torn", ["garbage", "null", "7", '{"id": 2, "v": "a\tb"}', '{"id": 2}{"id": 3}', '{"id": 2, "v": "b']
+)
+def test_text_that_is_no_json_fails_its_table_without_a_count(client: Client, torn: str) -> None:
+    """Wire contract 4.7."""
+    table, label = client.table(), client.begin()
+    client.loaded(label, table, f'[{{"id": 1, "v": "a"}}, {torn}, {{"id": 4}}]'.encode(), strip_outer_array="true")
+    reply = client.commit(label)
+    assert (reply.status, "No rows were imported from upstream" in reply.message) == ("FAILED", True)
+    counts = client.loads(label)[table]
+    assert (int(counts["SINK_ROWS"]), int(counts["FILTERED_ROWS"])) == (-1, -1)
+
+
 def test_a_torn_last_object_is_dropped_without_a_word(client: Client) -> None:
     """Wire contract 4.7: so the sink sends arrays."""
     table = client.table()
