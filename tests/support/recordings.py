@@ -66,6 +66,7 @@ UNCOMPARED = {
     "times": "Times: the server was built without optimisation.",
     "tablets": "Versions and rowsets of tablets: the emulator has no tablets.",
     "torn": "How many reads without a lock saw half of a commit: that is chance.",
+    "early": "What a client that keeps the connection of a refused load meets on it: HTTP 400 or not is chance.",
     "threads": "Questions while a transaction of 200 tables held every scan thread: also those of others waited.",
 }
 """What the programs that made `values-4.1.1.jsonl` and `behaviour-4.1.1.json` saw, and no test compares."""
