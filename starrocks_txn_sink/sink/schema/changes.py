@@ -265,17 +265,13 @@ def add_missing(
         def plan(columns: Columns) -> Sequence[SchemaChange]:
             return plan_missing(options.database, missing, columns, declared)
 
-        unfilled = {
-            table: filled for table in missing if (filled := _filled(missing[table], session.columns_before(table)))
-        }
-
         def said(change: SchemaChange | AlterWait) -> None:
             listener(changed(session.job, change))
-            if isinstance(change, AlterWait):
+            # A table that is created adds none: it has no rows yet. Those of a history stay as they were written.
+            if isinstance(change, AlterWait) or rules.main_of(change.table) != change.table:
                 return
-            filled = unfilled.pop(change.table, "")
-            # A table that is created has no rows yet, and those of a history stay as they were written.
-            if filled and not change.creates and rules.main_of(change.table) == change.table:
+            needs = {name: needs for name, needs in missing.get(change.table, {}).items() if name in change.adds}
+            if filled := _filled(needs, session.columns_before(change.table)):
                 fields = {"job": session.job, "table": change.table, "columns": filled, "advice": _UNFILLED}
                 listener(Event("columns.unfilled", fields))
 

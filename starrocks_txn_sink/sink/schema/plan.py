@@ -27,7 +27,7 @@ from starrocks_txn_sink.sources.formats.connect_types import STRING, SourceColum
 class SchemaChange:
     """The statement for a table, which `creates` the table, with `properties` of its own, or alters it.
 
-    `widens`: it gives a column a wider type.
+    `widens`: it gives a column a wider type. `adds`: the names of columns that it adds to a table.
     """
 
     table: str
@@ -35,6 +35,7 @@ class SchemaChange:
     creates: bool = False
     properties: tuple[tuple[str, str], ...] = ()
     widens: bool = False
+    adds: tuple[str, ...] = ()
 
     def statement(self, replication: int | None) -> str:
         """The statement; for a new table with a number of replicas, None for the server's default."""
@@ -106,7 +107,8 @@ def alter_table(database: str, table: str, added: Mapping[str, str], modified: T
     """The `alteration`; nothing where there is nothing to change. Raises InputError for a name that none can hold."""
     if added or modified:
         identifier(*added, *(column.name for column in modified))
-        yield SchemaChange(table, alteration(identifier(database, table), added, modified), widens=bool(modified))
+        sql = alteration(identifier(database, table), added, modified)
+        yield SchemaChange(table, sql, widens=bool(modified), adds=tuple(added))
 
 
 def type_of_key(type_: str) -> str:

@@ -198,6 +198,18 @@ def test_a_column_that_the_table_had_in_this_run_is_said_to_be_null(server: Emul
     assert [event.fields["columns"] for event in events if event.name == "columns.unfilled"] == ["a"]
 
 
+@pytest.mark.emulator(
+    "CREATE TABLE shop.t (id BIGINT NOT NULL, a INT, b INT) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)", alter_seconds=1.0
+)
+def test_a_column_that_is_widened_keeps_its_values_and_is_not_said_to_be_null(server: Emulator) -> None:
+    options = SinkOptions(load_url=server.load_url, query_url=server.query_url, database="shop", job="j")
+    session, events = Session("key", "j", "epoch", "checkpoint"), list[Event]()
+    session.compared = {"t": frozenset({"id", "a", "b"})}
+    missing = {"t": {"a": ColumnNeeds(types=("BIGINT",)), "b": ColumnNeeds(types=("BIGINT",), filled=True)}}
+    add_missing(options, session, events.append, missing, Deadline.after(30.0, SystemClock()))
+    assert {event.name for event in events} == {"schema.changed", "schema.waiting", "schema.waited"}
+
+
 TABLE = "CREATE TABLE shop.t (id BIGINT NOT NULL) PRIMARY KEY(id) DISTRIBUTED BY HASH(id)"
 
 
