@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from starrocks_txn_sink.rows.target import BITS, STRING_BYTES, TargetColumn, TargetType, parse_type
+from starrocks_txn_sink.rows.target import BITS, MOST_BYTES, STRING_BYTES, TargetColumn, TargetType, parse_type
 
 _DIGITS = {"TINYINT": 3, "SMALLINT": 5, "INT": 10, "BIGINT": 19, "LARGEINT": 39}
 _EXACT_BITS = {"FLOAT": 24, "DOUBLE": 53}
@@ -90,7 +90,8 @@ def widened(column: TargetColumn, other: TargetType) -> TargetType | None:
         )
         return TargetType("DECIMAL", precision=whole + scale, scale=scale) if whole + scale <= 38 else None
     if own.name in _TEXTS and other.name in _TEXTS:
-        return TargetType("VARCHAR", length=other.length)
+        unlimited = other.name == "STRING"  # as for a new column
+        return TargetType("VARCHAR", length=MOST_BYTES if unlimited else other.length)
     if (own.name in BITS and other.name in BITS) or (own.name, other.name) == ("FLOAT", "DOUBLE"):
         return other
     return None

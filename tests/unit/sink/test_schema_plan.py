@@ -47,6 +47,9 @@ def test_columns_get_the_wider_types_of_the_source() -> None:
         "ALTER TABLE `shop`.`t` ADD COLUMN `new` INT NULL, MODIFY COLUMN `Name` VARCHAR(40) NULL"
     ]
     assert statements({"t": {"Name": ["=VARCHAR(20)"]}}, t=TableOptions(types={"Name": "VARCHAR(9)"})) == []
+    assert statements({"t": {"Name": ["=STRING"]}}) == [
+        "ALTER TABLE `shop`.`t` MODIFY COLUMN `Name` VARCHAR(1048576) NULL"
+    ]
 
 
 def test_a_column_that_must_have_a_value_stays_one_that_must() -> None:
