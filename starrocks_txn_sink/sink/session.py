@@ -165,14 +165,15 @@ class Session:
         self.canary = self.canary and not listed
         return False in listed
 
-    def learn_skips(self, reports: Sequence[LaneReport]) -> dict[str, int]:
-        """Remember the skips of replayed rows for the next micro-batch of a streaming query.
+    def learn_skips(self, reports: Sequence[LaneReport], *, keep: bool) -> dict[str, int]:
+        """With `keep`, remember the skips of replayed rows for the next micro-batch of a streaming query.
 
         Returns the ledger's position by source partition for the skips that have just begun and are not over yet.
         """
         skips = {partition: skip for report in reports for partition, skip in report.work.skips.items()}
         new_skips = {name: skip.position for name, skip in skips.items() if name not in self.skips and not skip.met}
-        self.skips.update(skips)
+        if keep:
+            self.skips.update(skips)
         return new_skips
 
 

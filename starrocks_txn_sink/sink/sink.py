@@ -44,7 +44,7 @@ from starrocks_txn_sink.sink.typed.route import TableRoute
 from starrocks_txn_sink.sink.typed.tables import compare_columns, named_by_rows
 from starrocks_txn_sink.sql.audit import Audit, AuditWatch
 from starrocks_txn_sink.sql.server_limits import ServerLimitsWatch
-from starrocks_txn_sink.telemetry import DRIVER_STEPS, Event, Listener, Span, get_logger, ignore_event
+from starrocks_txn_sink.telemetry import DRIVER_STEPS, Event, Listener, Span, ignore_event
 from starrocks_txn_sink.writer.messages import LaneReport
 
 _NO_LOOPS: Final = (
@@ -52,7 +52,6 @@ _NO_LOOPS: Final = (
     "executors need it, too (starrocks-txn-sink doctor)."
 )
 _COMPARED_SECONDS: Final = 60.0  # as the lanes (`writer.known_columns`): rare for the server, soon for a dropped column
-_log = get_logger("sink")
 
 
 @dataclass(slots=True)
@@ -402,12 +401,9 @@ class StarRocksSink:
             self._compare_columns(session, reports, again=again)
         if session.learn_listed(reports):
             self._listener(Event("label.unlisted", {"job": origin.job, "advice": sessions.UNLISTED}))
-        skips_begun = (
-            session.learn_skips(reports) if origin.streaming else {}
-        )  # frames of `write` may come in any order
-        if skips_begun:
-            few = sessions.few_positions(skips_begun)
-            _log.warning("replay.skipping", job=origin.job, source_partitions=len(skips_begun), upto=few)
+        if begun := session.learn_skips(reports, keep=origin.streaming):  # frames of `write` may come in any order
+            fields = {"job": origin.job, "source_partitions": len(begun), "upto": sessions.few_positions(begun)}
+            self._listener(Event("replay.skipping", fields))
         for report in reports:
             self._listener(Event("lane.reported", {"report": report}))
         session.learn(receipts)

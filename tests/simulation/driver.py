@@ -524,7 +524,7 @@ class Driver(Node):
 
     def _all_over(self) -> None:
         messages = [message for slot in self.slots.values() for message in slot.messages or ()]
-        self.session.learn_skips(of_kind(messages, LaneReport))
+        self.session.learn_skips(of_kind(messages, LaneReport), keep=True)
         self.session.learn_keys(of_kind(messages, LaneReport))
         self._end_lanes(result_of(messages))
 

@@ -223,13 +223,16 @@ def test_what_a_failed_micro_batch_has_written_is_counted_and_renews_its_time(mo
     assert labels == ["l1", "l2", "l3"]
 
 
+@pytest.mark.parametrize("streaming", [True, False])
 def test_rows_that_are_left_out_are_told_once_with_the_positions_that_the_ledger_has(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, *, streaming: bool
 ) -> None:
+    """Of a batch frame too, whose next one may have other rows: what it leaves out is not remembered."""
     sink, session = StarRocksSink(OPTIONS), Session("key", "job", "epoch", "checkpoint")
-    origin, tries = BatchOrigin(7, "job", "checkpoint", "key", True), BatchTries(ignore_event, 600.0)
+    origin, tries = BatchOrigin(7, "job", "checkpoint", "key", streaming), BatchTries(ignore_event, 600.0)
     work = LaneWork(skips={f"p-{number}": Skip(number + 40, met=False) for number in range(7)})
     for _ in range(2):
         sink._collect(origin, session, tries, [], [LaneReport("job", 0, 7, work)])
     (record,) = records_of(caplog, "replay.skipping")
     assert "source_partitions=7 upto='p-0: 40, p-1: 41, p-2: 42, p-3: 43, p-4: 44'" in record.getMessage()
+    assert set(session.skips) == set(work.skips if streaming else {})
