@@ -25,6 +25,7 @@ from starrocks_txn_sink.rows import columns
 from starrocks_txn_sink.rows.alterations import alteration
 from starrocks_txn_sink.rows.json_members import members
 from starrocks_txn_sink.rows.places import place_of
+from starrocks_txn_sink.rows.target import TEXT
 from starrocks_txn_sink.rows.unchanged import UnchangedValues, refuse_unchanged, unchanged_names
 from starrocks_txn_sink.rows.value_kinds import ValueKind, kind_of, members_of, type_for
 
@@ -264,6 +265,7 @@ def _unknown_column(
     names = ", ".join(unknown[:_SHOWN]) + (f", and {len(unknown) - _SHOWN} more" if len(unknown) > _SHOWN else "")
     row = members_of(memoryview(text)[1:]) or {}
     types = {name: (*types_of(table, name), _type_of(row.get(name)) or "<type>")[0] for name in unknown[:_SHOWN]}
+    types = {name: TEXT if type_ == "STRING" else type_ for name, type_ in types.items()}  # as `apply` adds it
     lost = {name: (dropped or {})[name] for name in unknown if name in (dropped or {})}
     return UnknownColumn(
         f"A row names {'a column' if len(unknown) == 1 else 'columns'} that table {table} does not have"

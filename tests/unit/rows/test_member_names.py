@@ -331,3 +331,6 @@ def test_the_source_s_schema_says_types_and_the_error_shows_the_statement() -> N
         UnknownColumn, match=r"`t` ADD COLUMN `age` BIGINT NULL, ADD COLUMN `price` DECIMAL\(10,2\) NULL"
     ):
         names(batch(("t", '{"age":1,"price":"1.50"}')))
+    types["t", "note"] = ["STRING"]
+    with pytest.raises(UnknownColumn, match=r"`t` ADD COLUMN `note` VARCHAR\(1048576\) NULL, and"):
+        names(batch(("t", '{"note":"n"}')))
