@@ -133,10 +133,8 @@ class _CutTransactions:
                 continue
             rows = np.concatenate([rows_before[:start], delivery.rows])
             if self._proves(delivery) and (np.diff(self.position[rows]) >= 0).all():
-                following = deliveries[number + 1 :]
-                foreign = (later.begin for later in following if not self._repeats(rows, later))
                 others = self._all_others(rows, deliveries, number)
-                return Joined(rows, delivery.end, complete, next(foreign, -1), others)
+                return Joined(rows, delivery.end, complete, self._foreign(rows, deliveries[number + 1 :]), others)
             rows_before = rows if len(rows) > len(rows_before) else rows_before
         return None
 
@@ -147,22 +145,42 @@ class _CutTransactions:
                 return Joined(rest.rows, rest.end, others=self._all_others(rest.rows, deliveries, 0))
         return None
 
+    def _foreign(self, rows: Indexes, later: list[_Delivery]) -> int:
+        """The BEGIN of the first of the `later` deliveries with other rows than the transaction's `rows`; -1: none.
+
+        Those in front of it that have neither END nor rows yet go with it.
+        """
+        first = -1
+        for delivery in later:
+            first = delivery.begin if first < 0 else first
+            if not self._repeats(rows, delivery):
+                return first
+            if delivery.end >= 0 or len(delivery.rows):
+                first = -1
+        return -1
+
     def _repeats(self, rows: Indexes, later: _Delivery) -> bool:
         """Whether the first row of a later delivery is one of the transaction's `rows`, wherever it stands."""
         ours, theirs = np.repeat(later.rows[:1], len(rows)), rows
         return not len(ours) or bool(same_rows(self.events, ours, theirs, self.with_rows, _CONTENT).any())
 
     def _all_others(self, rows: Indexes, deliveries: list[_Delivery], first: int) -> Indexes:
-        """`_others` of the deliveries from number `first` on."""
-        return np.concatenate([self._others(rows, each, newest=each is deliveries[-1]) for each in deliveries[first:]])
+        """`_others` of the deliveries from number `first` on.
 
-    def _others(self, rows: Indexes, delivery: _Delivery, *, newest: bool) -> Indexes:
+        One without an END is part of the next one that has one, and is judged with it.
+        """
+        others, judged = [deliveries[0].places[:0]], False
+        for delivery in reversed(deliveries[first:]):
+            judged = self._proves(delivery) if delivery.end >= 0 else judged
+            others.append(self._others(rows, delivery, awaited=delivery.end < 0 and not judged))
+        return np.concatenate(others)
+
+    def _others(self, rows: Indexes, delivery: _Delivery, *, awaited: bool) -> Indexes:
         """The events of a delivery that are not proved to be repeats of the transaction's `rows`.
 
-        All of them, if rows that its END counts are still to come, or the END of the `newest`; else the rows that are
+        All of them, if rows that its END counts are still to come, or its END is `awaited`; else the rows that are
         none of `rows`, or younger than the END: of a further delivery, whose BEGIN is still to be read.
         """
-        awaited = newest and delivery.end < 0
         is_row = ~self.is_begin[delivery.places] & ~self.is_end[delivery.places]
         more = delivery.places[is_row]
         more = more[~np.isin(more, rows)]

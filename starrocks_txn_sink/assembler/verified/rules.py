@@ -176,18 +176,12 @@ class VerifiedAssembler:
         elsewhere = history.kinds(above, seen=True, moved=moved) == Kind.OTHER
         elsewhere &= integer_column(table, v.EVENT_COUNT)[ends] > 0
         if elsewhere.any():
-            begins_at = [self._begin_of(table, int(end)) for end in ends[elsewhere]]
+            times = integer_column(table, v.TIMESTAMP)
+            begins_at = [int(times[counts.code == counts.code[end]].min()) for end in ends[elsewhere]]
             first = int(ends[elsewhere][int(np.argmin(begins_at))])
             row = table.slice(first, 1).to_pylist()[0]
             error = repeats.known_id(self.source, row[model.TXN_ID], row[model.POSITION])
             raise self._with_time(error, min(begins_at) if min(begins_at) != NOWHERE else None)
-
-    def _begin_of(self, table: pa.Table, end: int) -> int:
-        """The time of the delivery that ends at the place `end`: of its BEGIN, or of the first event that is here."""
-        mine = table.filter(pc.equal(table[model.TXN_ID], table[model.TXN_ID][end]))
-        sequence, times = integer_column(mine, v.SEQUENCE), integer_column(mine, v.TIMESTAMP)
-        before = v.has_status(mine, v.BEGIN) & (sequence < table[v.SEQUENCE][end].as_py())
-        return int(times[before].max() if before.any() else times.min())
 
     def _judge_repeats(
         self, judgement: _JudgedEvents, state: VerifiedState, everything: Sequence[pa.Table], with_rows: WithRows
@@ -437,7 +431,7 @@ def _judgement(
     waiting[counts.code[judgement.opening & ~finished]] = True
     # A BEGIN whose END turned out to be a repeat.
     finished |= is_settled.to_numpy() & ~judgement.opening & ~waiting[counts.code] & ~judgement.strays & ~counts.others
-    finished |= _begins_without_end(judgement, judgement.settled)
+    finished |= _begins_without_end(judgement)
     open_events = ~finished & judgement.opening & ~waits
     incomplete = open_events & (counts.code >= 0) & ~np.append(counts.whole, True)[counts.code]
     oldest = float(table[v.ARRIVED].to_numpy()[incomplete].min()) if incomplete.any() else None
@@ -465,17 +459,18 @@ def _is_in(ids: pa.Array, those: Collection[str]) -> Mask:
     return mask
 
 
-def _begins_without_end(judgement: _JudgedEvents, settled: Indexes) -> Mask:
-    """Mask of the BEGINs without rows and END that a settled transaction's END follows.
+def _begins_without_end(judgement: _JudgedEvents) -> Mask:
+    """Mask of the BEGINs without rows and END that a new transaction's END follows.
 
-    A connector ends a transaction before it begins the next one; MariaDB's DDL has a BEGIN and nothing more.
+    A connector ends a transaction before it begins the next one; MariaDB's DDL has a BEGIN and nothing more. A repeat
+    says nothing: a connector that was killed sends it again before it goes on with what it had begun.
     """
-    counts = judgement.tally
-    if not len(settled):
+    counts, released = judgement.tally, judgement.classes.released
+    if not len(released):
         return np.zeros(len(counts.code), dtype=bool)
     opened = np.zeros(len(counts.ids) + 1, dtype=bool)
     opened[counts.code[judgement.opening]] = True
-    before = integer_column(judgement.table, v.SEQUENCE) < counts.commit[settled].max()
+    before = integer_column(judgement.table, v.SEQUENCE) < counts.commit[released].max()
     mask: Mask = ~judgement.opening & before & ~opened[counts.code]
     return mask
 

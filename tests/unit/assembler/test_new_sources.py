@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 import pyarrow as pa
@@ -275,3 +276,46 @@ def test_the_rest_of_a_written_transaction_is_judged_by_itself() -> None:
 
 def _counts(rows: int) -> Fields:
     return {"data_collections": [{"data_collection": "public.a", "event_count": rows}]}
+
+
+def _cut(txn: str, time: int, sequence: int, lsn: int, between: Sequence[Fields] = ()) -> tuple[list[Fields], ...]:
+    """The markers and the rows of a transaction of two rows; the connector was killed, and sends the last one again.
+
+    It sends others `between` both deliveries.
+    """
+    former, latter = at(txn, sequence, lsn, time), at(txn, sequence + 50, lsn, time + 50)
+    rows = [row(txn, number, lsn=lsn + number, row=f'{{"n": {number}}}', timestamp=time + number) for number in (1, 2)]
+    markers = [former[0], *(event for event in between if "status" in event), latter[0], latter[2]]
+    rest = rows[1] | {"total_order": 1, "timestamp": time + 51}
+    return markers, [*rows, *(event for event in between if "row" in event), rest]
+
+
+@pytest.mark.parametrize("old_first", [True, False])
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 2, 0)], ids=["one table", "two tables"])
+@pytest.mark.parametrize(("markers", "rows"), [*product(range(4), range(4))])
+def test_a_new_source_that_was_cut_has_all_of_its_rows_however_far_its_topics_are_read(
+    markers: int, rows: int, order: Sequence[int], old_first: bool
+) -> None:
+    """The id was another transaction's, whose release must not take a BEGIN with it whose rows are not read yet."""
+    lanes, old = Lanes(), many([1], 0)
+    of_markers, of_rows = _cut("1", 1_000, 100, 20)
+    of_rows = [of_rows[number] for number in order]
+    if old_first:
+        lanes.feed(old)
+    said = lanes.feed_until_accepted([*(() if old_first else old), *of_markers[:markers], *of_rows[:rows]])
+    said += lanes.feed_until_accepted([*of_markers[markers:], *of_rows[rows:], *many([3], 2_000, "b-{}", 200)])
+    new = begins("shop", 1_000)
+    assert said == [new]
+    assert lanes.out == [("shop", "1", 10), *[(new, "1", 22)] * 2, (new, "b-3", 30)]
+
+
+@pytest.mark.parametrize(("markers", "rows"), [*product(range(6), range(5))])
+def test_a_begin_waits_for_its_rows_while_a_connector_repeats_what_was_before(markers: int, rows: int) -> None:
+    """The rows of what is sent again may be read first: they are of another topic."""
+    lanes = Lanes()
+    lanes.feed(many([1, 2], 0))
+    of_markers, of_rows = _cut("3", 100, 100, 30, between=many([2], 120, sequence=110))
+    again = of_rows.pop(2)
+    lanes.feed([*of_markers[:markers], *[again, *of_rows][:rows]])
+    lanes.feed([*of_markers[markers:], *[again, *of_rows][rows:], *many([4], 200, sequence=200)])
+    assert lanes.out[2:] == [*[("shop", "3", 32)] * 2, ("shop", "4", 40)]
