@@ -78,7 +78,7 @@ class DebeziumDriver(AssemblingDriver):
     _world: DebeziumWorld
 
     def __init__(self, world: DebeziumWorld, name: str, checkpoint: Checkpoint, lanes: int, oddity: str) -> None:
-        self._rules = world.assembly
+        self.rules = world.assembly
         self._whole = world.assembly.transactions == "whole"
         super().__init__(world, name, checkpoint, 1 if self._whole else lanes, oddity)
         if self._whole:
@@ -95,9 +95,9 @@ class DebeziumDriver(AssemblingDriver):
         del lines
         assert self._log is not None
         return AssemblySpec(
-            self._rules.assembler, self._rules.policy, PayloadEncoder(DATABASE), 0.0,
+            self.rules.assembler, self.rules.policy, PayloadEncoder(DATABASE), 0.0,
             self._world.directory(self.checkpoint.name),
-            self._log.stem(self._batch), self._before.partitions, self._before.inline, self._rules.lines,
+            self._log.stem(self._batch), self._before.partitions, self._before.inline, self.rules.lines,
         )  # fmt: skip
 
     def _rounds_of(self, lanes: list[OffsetRanges], assembly: AssemblySpec) -> EventRounds:
@@ -118,7 +118,7 @@ class DebeziumDriver(AssemblingDriver):
 
     def _acknowledge(self) -> None:
         assert isinstance(self._source_log, DebeziumSource)
-        self._source_log.declared = self._rules.new_sources
+        self._source_log.declared = self.rules.new_sources
         super()._acknowledge()
 
     def _read(self, ranges: OffsetRanges) -> list[pa.RecordBatch]:

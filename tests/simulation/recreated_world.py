@@ -19,7 +19,7 @@ from starrocks_txn_sink.errors import InputError, SourceChanged
 from .assembling_driver import AssemblingDriver
 from .assembling_world import AssemblingWorld
 from .debezium_log import DebeziumSource, Follow, debezium_source
-from .debezium_world import WHOLE, DebeziumWorld
+from .debezium_world import WHOLE, DebeziumDriver, DebeziumWorld
 from .driver import JOB, Driver
 from .event_log import Event, EventChecker, EventSource, event_source, sliced
 from .profile import Profile
@@ -54,14 +54,19 @@ class SameIdsWorld(DebeziumWorld):
         return SameIdsSource(made.truth, [], made.slices, made.proofs, made.followed)
 
     def _judge_error(self, driver: Driver, error: BaseException) -> None:
-        """The operator knows when the database was set back, where ids that came twice do not tell."""
+        """The operator knows when the database was set back, where ids that came twice do not tell.
+
+        A driver that was started before the operator knew may still say so.
+        """
+        assert isinstance(driver, DebeziumDriver)
         name = error.context.get("new_source") if isinstance(error, SourceChanged) else None
         true = {further for further in self.further if further.rpartition("@")[0] == str(name).rpartition("@")[0]}
-        if not true or true <= {*self.assembly.new_sources}:
+        if not true or true <= {*driver.rules.new_sources}:
             super()._judge_error(driver, error)
             return
         self.events += 1
-        self.assembly = replace(self.assembly, new_sources=(*self.assembly.new_sources, *sorted(true)))
+        declared = self.assembly.new_sources
+        self.assembly = replace(self.assembly, new_sources=(*declared, *sorted(true.difference(declared))))
 
 
 def run_same_ids(seed: int, say: Say | None = None, name: int | None = None, *, ledger: bool = True) -> History:
@@ -86,11 +91,11 @@ class RetoldSource(EventSource):
         """As that of EventSource: nothing of the other source is to be written."""
         return EventSource.ended(self, partition, min(slices, self.own[partition]))
 
-    def has_other_rows(self, begin: Cut, end: Cut) -> bool:
-        """Whether rows of the other source are in the slices from `begin` to `end`."""
+    def others(self, begin: Cut, end: Cut) -> list[Event]:
+        """The events of the other source in the slices from `begin` to `end`."""
         cuts = enumerate(zip(begin, end, strict=True))
         slices = (self.slices[at][max(low, self.own[at]) : high] for at, (low, high) in cuts)
-        return any(event["type"] == "DATA" for part in slices for events in part for event in events)
+        return [event for part in slices for events in part for event in events]
 
 
 def retold_source(truth: list[list[SourceTransaction]], rng: Random) -> RetoldSource:
@@ -130,8 +135,8 @@ def _otherwise(event: Event) -> Event:
 class RetoldWorld(AssemblingWorld):
     """A world of TxnEvents whose source is recreated with the same positions and ids.
 
-    A driver that reads rows of the other source ends, or tells them (`source.repeated`), and none is ever written. The
-    user starts the query again at times, and gives it up then.
+    A driver that reads events of the other source ends, or tells its rows (`source.repeated`), which are never written.
+    The user starts the query again at times, and gives it up then.
     """
 
     def _events_of(self, source: Source) -> EventSource:
@@ -148,11 +153,11 @@ class RetoldWorld(AssemblingWorld):
         return False
 
     def driver_ended(self, driver: Driver, error: BaseException | None) -> None:
-        """A driver that has read rows of both sources may say so, and nobody starts another one in the end."""
+        """A driver that has read events of both sources may say so, and nobody starts another one in the end."""
         assert isinstance(driver, RetoldDriver)
         assert isinstance(self.checker, StoppedChecker)
         both = isinstance(error, InputError) and "have the same position" in error.message
-        if not (driver.reads_other_rows and (both or isinstance(error, SourceChanged))):
+        if not (driver.reads_others and (both or isinstance(error, SourceChanged))):
             super().driver_ended(driver, error)
             return
         self.events += 1
@@ -171,11 +176,11 @@ class RetoldDriver(AssemblingDriver):
         self._plan.direct = False
 
     @property
-    def reads_other_rows(self) -> bool:
-        """Whether rows of the other source are in this micro-batch."""
+    def reads_others(self) -> list[Event]:
+        """The events of the other source in this micro-batch."""
         source = self._source_log
         assert isinstance(source, RetoldSource)
-        return source.has_other_rows(self._begin, self._cut)
+        return source.others(self._begin, self._cut)
 
     def _cut_after(self, begin: Cut) -> Cut:
         source = self._source_log
@@ -185,7 +190,7 @@ class RetoldDriver(AssemblingDriver):
 
     def _acknowledge(self) -> None:
         notices = [notice.name for share in self._shares() for notice in share.notices]
-        if self.reads_other_rows and "source.repeated" not in notices:
+        if any(event["type"] == "DATA" for event in self.reads_others) and "source.repeated" not in notices:
             self._world.checker.report("lost", f"{self.name} drops rows of another source without a word")
         super()._acknowledge()
 

@@ -19,6 +19,7 @@ _FIRST = {
     "transactions that come again are not compared": 9,
     "what else is read of a cut transaction goes with its release": 29,
     "a known id at another place is the same transaction": 196,
+    "a begin whose rows are unread goes with the transaction of its id": 196,
     "a run does not know what the one before has asked": 198,
 }
 """Rare ones: the schedule that notices them, so that a test takes seconds."""
@@ -28,6 +29,12 @@ def test_schedules_with_recreated_sources_keep_every_promise() -> None:
     histories = [run_recreated(seed) for seed in range(scaled(SEEDS))]
     assert [(history.seed, history.violations[0]) for history in histories if history.violations] == []
     assert sum(history.faults for history in histories) > SEEDS
+
+
+@pytest.mark.parametrize("seed", [629, 784, 940])
+def test_schedules_that_have_found_a_fault_keep_every_promise(seed: int) -> None:
+    """A new source whose BEGIN was read with the old one's END; events, and drivers, of before an error was told."""
+    assert not run_recreated(seed).violations
 
 
 @pytest.mark.parametrize("name", RECREATED)

@@ -83,6 +83,16 @@ def what_else_is_read_of_a_cut_transaction_goes_with_its_release(put: Any) -> No
 
 
 @recreated_bug("same ids")
+def a_begin_whose_rows_are_unread_goes_with_the_transaction_of_its_id(put: Any) -> None:
+    right = deliveries._CutTransactions._others
+
+    def broken(self: Any, rows: Any, delivery: Any, *, awaited: bool) -> Any:
+        return right(self, rows, delivery, awaited=awaited and len(delivery.places) > 1)
+
+    put(deliveries._CutTransactions, "_others", broken)
+
+
+@recreated_bug("same ids")
 def a_known_id_at_another_place_is_the_same_transaction(put: Any) -> None:
     put(repeats.Settled, "elsewhere", lambda _, ids, __: np.zeros(len(ids), dtype=bool))
 
