@@ -230,4 +230,28 @@ BUGS = (
         "if refused is not None and not complete:",
         "assembler/test_one_judge.py",
     ),
+    PlantedBug(
+        "order",
+        "a BEGIN goes when the connector repeats what was before",
+        "assembler/verified/rules.py",
+        "counts, released = judgement.tally, judgement.classes.released",
+        "counts, released = judgement.tally, judgement.settled",
+        "assembler/test_new_sources.py",
+    ),
+    PlantedBug(
+        "order",
+        "a new source begins with the last delivery of a cut transaction",
+        "assembler/verified/rules.py",
+        "int(times[counts.code == counts.code[end]].min())",
+        "int(times[counts.code == counts.code[end]].max())",
+        "assembler/test_new_sources.py",
+    ),
+    PlantedBug(
+        "order",
+        "a delivery whose rows are not read yet is the old source's",
+        "assembler/verified/deliveries.py",
+        "first = delivery.begin if first < 0 else first",
+        "first = delivery.begin",
+        "assembler/test_new_sources.py",
+    ),
 )
