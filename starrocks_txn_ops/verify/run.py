@@ -301,8 +301,10 @@ class _Run:
         source, now = Side(comparison.source, ask), Side(comparison.source, self.source.now)
         target = Side(comparison.target, self._ask_target)
 
-        def look(keys: Sequence[Key]) -> Look:
+        def look(keys: Sequence[Key], waits: bool) -> Look:
             before = _in_batches(now, keys)
+            if not waits:
+                return Look(before, _in_batches(target, keys), before, False)
             passed = self.passage.passed(self.source.place())
             there = _in_batches(target, keys)
             return Look(before, there, _in_batches(now, keys), passed)
@@ -312,9 +314,10 @@ class _Run:
             self.pace.rest(span.rows)
 
         ranges: Iterator[KeyRange] = iter([KeyRange(low, rows=max(sizes))])
-        if comparison.walks and sizes[0] > core.RANGE_ROWS:
-            ranges = core.spans(source.boundary, source.after, source.count_of, low=low)
         judge = comparison.judge
+        of_range = core.EACH_ROWS if judge.each else core.RANGE_ROWS
+        if comparison.walks and sizes[0] > of_range:
+            ranges = core.spans(source.boundary, source.after, source.count_of, of_range, low=low)
 
         def pause(number: int) -> None:
             self.clock.sleep(_PAUSE * number)

@@ -79,6 +79,14 @@ class Side:
                     found[key].append(tuple(_text(value) for value in row[size:]))
         return {key: rows for key, rows in found.items() if rows}
 
+    def all_rows(self, span: KeyRange, most: int) -> Rows | None:
+        """The values of a range's rows as texts, by key; None if there are more than `most`."""
+        found: dict[Key, list[Row]] = {}
+        size, rows = len(self.questions.keys), self.ask(self.questions.all_rows(span, most + 1))
+        for row in rows:
+            found.setdefault(self._key(row[:size]), []).append(tuple(_text(value) for value in row[size:]))
+        return found if len(rows) <= most else None
+
     def _key(self, values: Sequence[Any]) -> Key:
         return tuple(pair.plain(_text(value) or "") for pair, value in zip(self.questions.keys, values, strict=True))
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from starrocks_txn_ops.verify.rules import core
+from starrocks_txn_sink.sql.connection import LeaderConnection
 from tests.cdc.mariadb import MariaDB
 from tests.cdc.postgres import Postgres
 from tests.cdc.verifying import PARTS, PARTS_TABLE, Verify
@@ -24,6 +25,7 @@ CREATE TABLE tenants (tenant INT, name TEXT, n INT, twice INT GENERATED ALWAYS A
   PRIMARY KEY (tenant, name));
 CREATE TABLE keyless (n INT);
 CREATE TABLE days (day DATE, at TIMESTAMP, n INT, PRIMARY KEY (at, day));
+CREATE TABLE lists (id BIGINT PRIMARY KEY, tags TEXT[]);
 """
 MARIADB = ("CREATE DATABASE shop",)
 
@@ -137,6 +139,35 @@ def test_keys_of_several_kinds_in_ranges_and_without(
     assert tables["public.days"]["keys"] == {"different": [["2024-02-29 00:00:00.25", "2024-02-29"]]}
     part = verify(postgres.url, "", *words, "--sample", "20%")[1]
     assert sum(table["missing"] + table["different"] + table["extra"] for table in part.values()) < 5
+
+
+@pytest.mark.emulator(
+    "CREATE TABLE shop.lists (id BIGINT NOT NULL, tags ARRAY<STRING>) PRIMARY KEY (id) DISTRIBUTED BY HASH (id)"
+)
+def test_rows_that_are_compared_one_by_one_come_in_ranges(
+    server: Server, postgres: Postgres, verify: Verify, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core, "EACH_ROWS", 30)
+    asked, query_ = list[str](), LeaderConnection.query
+
+    def counted(self: LeaderConnection, sql: str, *args: Any) -> Any:
+        asked.extend([sql] if "FROM `shop`.`lists`" in sql else [])
+        return query_(self, sql, *args)
+
+    monkeypatch.setattr(LeaderConnection, "query", counted)
+    postgres.sql("TRUNCATE lists; INSERT INTO lists SELECT i, ARRAY['a' || i, NULL] FROM generate_series(1, 100) i")
+    rows = ", ".join(f"({number}, ['a{number}', NULL])" for number in range(1, 101))
+    query(server, f"INSERT INTO shop.lists VALUES {rows}")
+    code, tables, report = verify(postgres.url, "", "--table", "lists")
+    assert code == 0, json.dumps(report)
+    assert len(asked) == 1 + 4  # the count, and each range
+    query(server, "DELETE FROM shop.lists WHERE id = 30")
+    rows = ", ".join(f"({number}, ['x'])" for number in (*range(-69, 1), 31))
+    query(server, f"INSERT INTO shop.lists VALUES {rows}")
+    code, tables, report = verify(postgres.url, "", "--table", "lists", "--keys", "100")
+    assert code == 1
+    found = {kind: sorted(int(key) for (key,) in keys) for kind, keys in tables["public.lists"]["keys"].items()}
+    assert found == {"different": [31], "missing": [30], "extra": [*range(-69, 1)]}
 
 
 CODES = (

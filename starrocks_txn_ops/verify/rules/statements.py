@@ -101,12 +101,14 @@ class Questions:
 
     def rows(self, keys: Sequence[Key]) -> Statement:
         """The rows of some keys: the texts of key and values."""
-        names = ", ".join(
-            [f"k{number}" for number in range(len(self.keys))] + [f"v{number}" for number in range(len(self.values))]
-        )
         parameters = [self._parameter(*part) for key in keys for part in zip(self.keys, key, strict=True)]
         where = self._is_one_of(len(keys))
-        return f"SELECT {names} FROM {self._relation} WHERE {where}", tuple(parameters)
+        return f"SELECT {self._texts()} FROM {self._relation} WHERE {where}", tuple(parameters)
+
+    def all_rows(self, span: KeyRange, most: int) -> Statement:
+        """The rows of a range, at most so many: the texts of key and values."""
+        where, parameters = self._span(span)
+        return f"SELECT {self._texts()} FROM {self._relation} WHERE {where} LIMIT {most}", parameters
 
     def deletes(self, keys: Sequence[Key]) -> list[Statement]:
         """The deletes of all rows of some keys, for StarRocks, whose DELETE takes no other form for several columns."""
@@ -120,6 +122,10 @@ class Questions:
         return [(f"DELETE FROM {branch.table} WHERE {where}{more}", values) for values in parameters]
 
     # --- parts ---
+
+    def _texts(self) -> str:
+        keys, values = range(len(self.keys)), range(len(self.values))
+        return ", ".join([*(f"k{number}" for number in keys), *(f"v{number}" for number in values)])
 
     def _is_one_of(self, count: int) -> str:
         """That the key is one of so many."""

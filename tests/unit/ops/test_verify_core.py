@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -55,6 +55,12 @@ class Memory:
         self.asked.append(len(keys))
         return {key: self.table[key] for key in keys if key in self.table}
 
+    def all_rows(self, span: KeyRange, most: int) -> Rows | None:
+        keys = dict.fromkeys(key for key, _ in self._marks(span))
+        found = {key: self.table[key] for key in keys}
+        self.asked.append(min(most, sum(map(len, found.values()))))
+        return found if sum(map(len, found.values())) <= most else None
+
     def _marks(self, span: KeyRange) -> list[tuple[Key, str]]:
         low = None if span.low is None else int(span.low)
         high = None if span.high is None else int(span.high)
@@ -91,8 +97,8 @@ def compared(source: Table, target: Table, judge: Judge = EXACT, range_rows: int
     return verdict
 
 
-def _still(ours: Memory, theirs: Memory) -> Callable[[Sequence[Key]], Look]:
-    return lambda keys: Look(ours.rows(keys), theirs.rows(keys), ours.rows(keys), True)
+def _still(ours: Memory, theirs: Memory) -> core.Looking:
+    return lambda keys, _: Look(ours.rows(keys), theirs.rows(keys), ours.rows(keys), True)
 
 
 def _sorted(table: Table, key: Key) -> list[str]:
@@ -104,9 +110,13 @@ ROWS = st.tuples(st.sampled_from((None, "x", "y", "Y")))
 TABLES = st.dictionaries(KEYS, st.lists(ROWS, min_size=1, max_size=2), max_size=60)
 
 
-@given(TABLES, TABLES, st.sampled_from((EXACT, EACH)), st.integers(1, 9))
-def test_all_and_only_the_differences_are_found(source: Table, target: Table, judge: Judge, rows: int) -> None:
-    verdict = compared(source, target, judge, rows)
+@given(TABLES, TABLES, st.sampled_from((EXACT, EACH)), st.integers(1, 9), st.sampled_from((0, 4, 4_096)))
+def test_all_and_only_the_differences_are_found(
+    source: Table, target: Table, judge: Judge, rows: int, of_range: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(core, "EACH_ROWS", of_range)
+        verdict = compared(source, target, judge, rows)
     found = {key: kind for kind, keys in verdict.keys.items() for key in keys}
     expected = {
         key
@@ -157,6 +167,26 @@ def test_many_rows_that_the_source_does_not_have_come_in_small_parts(monkeypatch
     assert max(theirs.asked) <= 50
 
 
+def test_a_table_that_is_compared_row_by_row_is_read_in_few_questions() -> None:
+    source: Table = {(str(number), "a"): [("x",)] for number in range(20_000)}
+    ours, theirs = Memory(source), Memory({**source, ("77", "a"): [("y",)]})
+    ranges = core.spans(ours.boundary, ours.after, ours.count_of, core.EACH_ROWS)
+    assert [key for span in ranges for key in core.suspects(ours, theirs, span, EACH)] == [("77", "a")]
+    assert len(ours.asked) == len(theirs.asked) == 5
+    assert sum(ours.asked) == 20_000
+
+
+@pytest.mark.parametrize("rows", [1, 4_096])
+def test_far_more_rows_than_the_source_has_are_not_read_at_once(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    monkeypatch.setattr(core, "EACH_ROWS", 20)
+    monkeypatch.setattr(core, "BUCKET_ROWS", 4)
+    monkeypatch.setattr(core, "RANGE_ROWS", 50)
+    theirs = Memory({(str(number), "a"): [("x",)] for number in range(2_000)})
+    found = [*core.suspects(Memory({("1", "a"): [("x",)]}), theirs, KeyRange(rows=rows), EACH)]
+    assert len(found) == 1_999
+    assert max(theirs.asked) <= 50
+
+
 @pytest.mark.parametrize("kept", [False, True])
 def test_rows_that_the_source_has_deleted_may_stay_by_a_rule(kept: bool) -> None:
     judge = Judge(lambda one, other: one == other, keeps=kept)
@@ -169,9 +199,13 @@ def test_rows_that_the_source_has_deleted_may_stay_by_a_rule(kept: bool) -> None
 
 @dataclass
 class Moving:
-    """A key's row at the source, and in StarRocks, look by look: (before, in StarRocks, after, whether passed)."""
+    """A key's row at the source, and in StarRocks, look by look: (before, in StarRocks, after, whether passed).
+
+    `glance` are the rows of the first look, which does not wait: at the source, and in StarRocks.
+    """
 
     looks: list[tuple[str | None, str | None, str | None, bool]]
+    glance: tuple[str | None, str | None] = ("one", "other")
 
     def verdict(self) -> Verdict:
         answers, verdict = iter(self.looks), Verdict(10)
@@ -179,8 +213,10 @@ class Moving:
         def rows(text: str | None) -> Rows:
             return {} if text is None else {("1",): [(text,)]}
 
-        def look(keys: Sequence[Key]) -> Look:
+        def look(keys: Sequence[Key], waits: bool) -> Look:
             assert keys == [("1",)]
+            if not waits:
+                return Look(rows(self.glance[0]), rows(self.glance[1]), rows(self.glance[0]), False)
             before, target, after, passed = next(answers)
             return Look(rows(before), rows(target), rows(after), passed)
 
@@ -192,6 +228,23 @@ def test_a_row_that_arrives_is_equal() -> None:
     verdict = Moving([("b", "a", "b", True), ("b", "b", "b", True)]).verdict()
     assert not verdict.different
     assert not verdict.unsettled
+
+
+def test_a_row_that_has_arrived_already_is_waited_for_no_more() -> None:
+    verdict = Moving([], ("b", "b")).verdict()
+    assert not verdict.different
+    assert not verdict.unsettled
+
+
+def test_many_suspects_are_not_read_once_more_without_a_wait() -> None:
+    waits, keys = list[bool](), [(str(number),) for number in range(core.KEYS + 1)]
+
+    def look(_: Sequence[Key], waited: bool) -> Look:
+        waits.append(waited)
+        return Look({}, {}, {}, True)
+
+    core.settle(keys, look, EXACT, Verdict(0), lambda _: None)
+    assert waits == [True]
 
 
 def test_a_row_that_changed_between_the_two_reads_of_the_source_proves_nothing() -> None:
@@ -295,9 +348,9 @@ def test_keys_that_stay_unsettled_end_the_looks(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(core, "SUSPECTS", 5)
     ours, looks = Memory({(str(number), "a"): [("x",)] for number in range(100)}), 0
 
-    def look(keys: Sequence[Key]) -> Look:
+    def look(keys: Sequence[Key], waits: bool) -> Look:
         nonlocal looks
-        looks += 1
+        looks += waits
         return Look(ours.rows(keys), {}, ours.rows(keys), passed=False)
 
     verdict = Verdict(0)
