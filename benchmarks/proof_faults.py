@@ -36,19 +36,22 @@ def _ask(*statements: str) -> Callable[[World], object]:
 def _commit_unseen(world: World, *statements: str) -> None:
     """A transaction that the connector loses in a restart: it is committed while the connector is down.
 
-    PostgreSQL's slot is moved past it; MariaDB does not write it into the binlog.
+    PostgreSQL's slot is moved past it; MariaDB does not write it into the binlog. The traffic pauses: all that it has
+    committed must have arrived, or it would be lost as well.
     """
-    world.connect.stop()
-    db = world.db
-    if db.kind == "postgres":
-        slot = "SELECT 1 FROM pg_replication_slots WHERE active"
-        wait_until(lambda: not db.server.sql(slot), 60, "the slot stays active")
-        db.commit(*statements)
-        db.server.sql("SELECT pg_replication_slot_advance('shop', pg_current_wal_lsn())")
-    else:
-        db.server.sql("USE shop", "SET SESSION sql_log_bin = 0", "BEGIN", *statements, "COMMIT")
-    world.connect.start()
-    wait_until(db._streams, 120, world.connect.messages, alive=lambda: world.connect.running)
+    db, left = world.db, max(1.0, world.left)
+    with world.traffic.committing:
+        wait_until(lambda: world.shown(len(world.traffic.sent)), left, "the traffic does not arrive")
+        world.connect.stop()
+        if db.kind == "postgres":
+            slot = "SELECT 1 FROM pg_replication_slots WHERE active"
+            wait_until(lambda: not db.server.sql(slot), left, "the slot stays active")
+            db.commit(*statements)
+            db.server.sql("SELECT pg_replication_slot_advance('shop', pg_current_wal_lsn())")
+        else:
+            db.server.sql("USE shop", "SET SESSION sql_log_bin = 0", "BEGIN", *statements, "COMMIT")
+        world.connect.start()
+        wait_until(db._streams, left, world.connect.messages, alive=lambda: world.connect.running)
 
 
 def faults(world: World) -> Iterator[list[Fault]]:

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -36,6 +36,8 @@ from tests.support.waiting import wait_until
 COLUMNS = "id BIGINT PRIMARY KEY, name VARCHAR(40), price DECIMAL(12,2), born DATE, note VARCHAR(60)"
 QUIET = ("t02", "t03")
 """Tables without traffic: what is done to a whole table is exact there."""
+PARTS = ("sync", "Kafka Connect", "Kafka", "the source", "StarRocks")
+"""The processes that can be killed, beside the command itself."""
 FURTHER = ("beats", "types", "items", "part_1", "part_2")
 """Tables beside those with the rows: of the traffic's numbers, a column of each type, no primary key, two shards."""
 SHARDED = """
@@ -56,6 +58,9 @@ STARROCKS = (
     " PRIMARY KEY (_source_table, id) DISTRIBUTED BY HASH (id)",
 )
 _FETCHED, _LOOK_SECONDS, _KEPT = 10_000, 0.05, 50
+_TRIES = 120
+"""Connections in vain, one a second, until the traffic or the reader gives up."""
+_LOST = (psycopg.OperationalError, pymysql.OperationalError, pymysql.InterfaceError, OSError)
 
 
 def open_database(kind: str, port: int) -> Any:
@@ -65,25 +70,45 @@ def open_database(kind: str, port: int) -> Any:
     return pymysql.connect(host="127.0.0.1", port=port, user="root", database="shop", charset="utf8mb4")
 
 
+def _lasting(work: Callable[[], None], end: threading.Event) -> None:
+    """Do `work` until `end`, and go on behind a lost connection."""
+    in_vain = 0
+    while not end.is_set():
+        began = time.monotonic()
+        try:
+            work()
+        except _LOST:
+            in_vain = in_vain + 1 if time.monotonic() - began < 5.0 else 0
+            if in_vain > _TRIES:
+                raise
+            end.wait(1.0)
+
+
 class Traffic:
     """Commits source transactions at a rate: a beat, and in two tables a row that comes, one that changes and one that
-    goes. Rows of the tables' first ids change where the id is even; `sent` says when number n + 1 was committed."""
+    goes. Rows of the tables' first ids change where the id is even; `sent` says when number n + 1 was committed. It
+    goes on behind a restart of the source; who holds `committing` lets it pause."""
 
     def __init__(self, db: Database, tables: Sequence[str], rows: int, rate: float) -> None:
         self._db, self._tables, self._rows, self._rate = db, tables, rows, rate
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._write, daemon=True)
+        self._end, self.committing = threading.Event(), threading.Lock()
+        self._thread = threading.Thread(target=_lasting, args=(self._write, self._end), daemon=True)
         self.sent: list[float] = []
 
     def _write(self) -> None:
         with closing(open_database(self._db.kind, self._db.server.port)) as connection:
-            cursor, began = connection.cursor(), time.monotonic()
-            while not self._end.wait(max(0.0, began + len(self.sent) / self._rate - time.monotonic())):
-                number = len(self.sent) + 1
-                for statement in self._statements(number):
-                    cursor.execute(statement)
-                connection.commit()
-                self.sent.append(time.time())
+            cursor = connection.cursor()
+            cursor.execute("SELECT coalesce(max(id), 0) FROM beats")
+            self.sent += [time.time()] * (int(cursor.fetchone()[0]) - len(self.sent))  # a commit lost its answer
+            connection.commit()
+            due = time.monotonic()
+            while not self._end.wait(max(0.0, due - time.monotonic())):
+                with self.committing:
+                    for statement in self._statements(len(self.sent) + 1):
+                        cursor.execute(statement)
+                    connection.commit()
+                    self.sent.append(time.time())
+                due = max(due + 1 / self._rate, time.monotonic())
 
     def _statements(self, number: int) -> Iterator[str]:
         count, id_ = len(self._tables), self._rows + number
@@ -112,7 +137,7 @@ class Reader:
 
     def __init__(self, warehouse: Warehouse) -> None:
         self._warehouse, self._end = warehouse, threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread = threading.Thread(target=_lasting, args=(self._look, self._end), daemon=True)
         self.looks: list[tuple[float, int]] = []
 
     def _look(self) -> None:
@@ -164,6 +189,7 @@ class World:
     """A running job. `tables` have `rows` rows each at the start; `proxies` count bytes of the file `counted`."""
 
     db: Database
+    broker: Broker
     warehouse: Warehouse
     file: Path
     counted: Path
@@ -185,7 +211,7 @@ class World:
     def command(self, *words: str, file: Path | None = None, name: str = "verify") -> subprocess.Popen[str]:
         """The command as a process of its own."""
         command = [sys.executable, "-m", "starrocks_txn_sink", name, str(file or self.file), *words]
-        command += ["--json", "--keys", "1000", "--wait", "120"]
+        command += ["--json", "--keys", "1000", "--wait", "300"]
         environment = {**os.environ, **self.warehouse.environment}
         pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
         return subprocess.Popen(command, env=environment, cwd=ROOT, text=True, **pipes)
@@ -207,6 +233,42 @@ class World:
         report = json.loads(out)
         tables = {table["sources"][0].removeprefix(f"{self.db.schema}."): table for table in report["tables"]}
         return Run(process.returncode, tables, seconds, messages, report["passed"])
+
+    def kill(self, part: str) -> None:
+        """SIGKILL one of PARTS; what had it goes on by itself."""
+        if part == "sync":
+            self.process.kill()
+            self.process = SyncProcess(self.file, self.file.parent / "sync", self.warehouse.environment)
+            return
+        servers: dict[str, Any] = {
+            "Kafka Connect": self.connect,
+            "Kafka": self.broker,
+            "the source": self.db.server,
+            "StarRocks": self.warehouse.server,
+        }
+        servers[part].kill()
+        servers[part].start()
+
+    def shown(self, beat: int) -> bool:
+        """Whether StarRocks has this beat."""
+        return any(newest >= beat for _, newest in self.reader.looks[-1:])
+
+    def revive(self, seconds: float = 180.0) -> None:
+        """Start again what has ended, as a supervisor does; raises AssertionError if the traffic does not arrive."""
+        number = len(self.traffic.sent) + 1
+
+        def arrived() -> bool:
+            if not self.process.running:
+                self.process = SyncProcess(self.file, self.file.parent / "sync", self.warehouse.environment)
+            if not self.connect.running:
+                self.connect.start()
+            return self.shown(number)
+
+        try:
+            wait_until(_seldom(arrived), min(seconds, max(1.0, self.left)), "no traffic arrives")
+        except AssertionError:  # the connector's task may have ended, and the process of Kafka Connect stays
+            self.connect.kill()
+            wait_until(_seldom(arrived), max(1.0, self.left), self.process.messages)
 
     def check(self) -> None:
         """Raises RuntimeError if a part has ended."""
@@ -252,7 +314,19 @@ def running(kind: str, tables: int, rows: int, rate: float, minutes: float, home
         file, counted = _files(home, db, broker, warehouse, proxies)
         process = SyncProcess(file, home / "sync", warehouse.environment)
         world = World(
-            db, warehouse, file, counted, proxies, process, connect, names, each, traffic, Reader(warehouse), deadline
+            db,
+            broker,
+            warehouse,
+            file,
+            counted,
+            proxies,
+            process,
+            connect,
+            names,
+            each,
+            traffic,
+            Reader(warehouse),
+            deadline,
         )
         stack.callback(lambda: world.process.kill())
         say("Debezium streams; sync takes the first snapshot")

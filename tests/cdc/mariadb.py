@@ -25,7 +25,7 @@ class NoMariaDB(Exception):
 
 
 class MariaDB(RunningServer):
-    """A context manager; `sql` runs statements as `root`, without a password."""
+    """A context manager; `sql` runs statements as `root`, without a password. Killed, it may be started again."""
 
     def __init__(self, folder: Path) -> None:
         self._server, self._install = shutil.which("mariadbd"), shutil.which("mariadb-install-db")
@@ -38,12 +38,14 @@ class MariaDB(RunningServer):
             self.port: int = free.getsockname()[1]
 
     def start(self) -> None:
-        self.folder.mkdir(parents=True)
+        new = not self.folder.exists()
+        self.folder.mkdir(parents=True, exist_ok=True)
         where = ["--no-defaults", f"--datadir={self.folder / 'data'}", f"--user={getpass.getuser()}"]
-        log = (self.folder / "mariadb.log").open("wb")
+        log = (self.folder / "mariadb.log").open("ab")
         install = [str(self._install), *where, "--auth-root-authentication-method=normal", "--skip-test-db"]
         with log:
-            subprocess.run(install, stdout=log, stderr=log, check=False, timeout=_UP_SECONDS)
+            if new:
+                subprocess.run(install, stdout=log, stderr=log, check=False, timeout=_UP_SECONDS)
             options = (f"port={self.port}", "bind-address=127.0.0.1", f"socket={self.folder / 'socket'}", *_SETTINGS)
             command = [str(self._server), *where, *(f"--{option}" for option in options)]
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -56,10 +58,13 @@ class MariaDB(RunningServer):
         self.stop()
         raise NoMariaDB((self.folder / "mariadb.log").read_text(errors="replace")[-1000:])
 
-    def stop(self) -> None:
+    def kill(self) -> None:
+        """`kill -9`."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+
+    stop = kill
 
     def sql(self, *statements: str) -> list[tuple[Any, ...]]:
         """The rows of the last statement; all run on one connection."""

@@ -8,7 +8,10 @@ import shutil
 import socket
 import subprocess
 import tempfile
+from contextlib import suppress
 from pathlib import Path
+
+import psutil
 
 from starrocks_emulator.server import RunningServer
 
@@ -24,7 +27,8 @@ class PostgresFailed(Exception):
 
 
 class Postgres(RunningServer):
-    """A context manager; `sql` runs statements as the superuser `postgres`, without a password.
+    """A context manager; `sql` runs statements as the superuser `postgres`, without a password. Killed, it may be
+    started again.
 
     Its folder is none of pytest's: root's PostgreSQL runs as another user, and each session of pytest takes the rights
     of others to enter the folder of all sessions away.
@@ -35,6 +39,7 @@ class Postgres(RunningServer):
         if not programs:
             raise NoPostgres("PostgreSQL is not installed (Debian: apt install postgresql).")
         self._bin = programs[-1].parent
+        self._created = False
         self._user = _unprivileged_user() if os.getuid() == 0 else None  # it refuses to run as root
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -45,11 +50,9 @@ class Postgres(RunningServer):
         return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
 
     def start(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="postgres-"))
-        if self._user is not None:
-            shutil.chown(self.folder, self._user)
+        if not self._created:
+            self._create()
         data = str(self.folder / "data")
-        self._run("initdb", "-D", data, "-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8")
         settings = (
             f"-c port={self.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={self.folder}"
             " -c wal_level=logical -c fsync=off -c max_connections=40"
@@ -58,10 +61,29 @@ class Postgres(RunningServer):
         log = str(self.folder / "postgres.log")
         self._run("pg_ctl", "-D", data, "-l", log, "-w", "-t", _UP_SECONDS, "-o", settings, "start")
 
+    def _create(self) -> None:
+        self.folder, self._created = Path(tempfile.mkdtemp(prefix="postgres-")), True
+        if self._user is not None:
+            shutil.chown(self.folder, self._user)
+        self._run("initdb", "-D", str(self.folder / "data"), "-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8")
+
+    def kill(self) -> None:
+        """`kill -9` of all its processes."""
+        number = self.folder / "data" / "postmaster.pid"
+        first = psutil.Process(int(number.read_text().split()[0]))
+        processes = [first, *first.children(recursive=True)]
+        for process in processes:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(processes, 20)
+        number.unlink()
+
     def stop(self) -> None:
         try:
-            self._run("pg_ctl", "-D", str(self.folder / "data"), "-m", "immediate", "-w", "stop")
+            if (self.folder / "data" / "postmaster.pid").exists():
+                self._run("pg_ctl", "-D", str(self.folder / "data"), "-m", "immediate", "-w", "stop")
         finally:
+            self._created = False
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def sql(self, text: str, database: str = "postgres") -> list[list[str]]:
