@@ -40,13 +40,13 @@ PARTS = ("sync", "Kafka Connect", "Kafka", "the source", "StarRocks")
 """The processes that can be killed, beside the command itself."""
 FURTHER = ("beats", "types", "items", "part_1", "part_2")
 """Tables beside those with the rows: of the traffic's numbers, a column of each type, no primary key, two shards."""
-SHARDED = """
-[[routes]]
-from = '{0}\\.part_\\d'
+ROUTE = """[[routes]]
+from = '{}\\.part_\\d'
 to = "parts"
-[[routes]]
-from = '{0}\\.(.*)'
-to = "{{1}}"
+
+"""
+"""In front of the others: the first route that has a table counts."""
+RULE = """
 [[rules]]
 tables = 'parts'
 metadata = ["_source_table"]
@@ -381,7 +381,8 @@ def _files(
     if cli.main(["init", "--kafka", broker.servers, "--prefix", PREFIX, "--output", str(file)]):
         raise RuntimeError("init failed")
     text = warehouse.placed(file.read_text(encoding="utf-8"))
-    text += f'{SHARDED.format(db.schema)}\n[spark]\n"spark.jars" = {json.dumps(archives(SPARK))}\n'
+    text = text.replace("[[routes]]\n", f"{ROUTE.format(db.schema)}[[routes]]\n", 1)
+    text += f'{RULE}\n[spark]\n"spark.jars" = {json.dumps(archives(SPARK))}\n'
     user, scheme, name = ("postgres", "postgresql", "postgres") if db.kind == "postgres" else ("root", "mysql", "shop")
 
     def placed(port: int, more: str = "") -> str:
