@@ -250,7 +250,8 @@ def _table(figures: Figures) -> None:
         ratio = figures["ratio"]
         say(f"ratio to all rows      {ratio['seconds']} of the time, {ratio['bytes']} of the bytes")
     for when, ages in figures.get("freshness", {}).items():
-        say(f"freshness {when:13}p50 {ages.get('p50')}, p99 {ages.get('p99')} s, {ages['beats']} transactions")
+        cut = f"p50 {ages.get('p50')}, p99 {ages.get('p99')} s"
+        say(f"freshness {when:13}{cut}, {ages['beats']} transactions, load {ages['load']}")
     for number, repair in enumerate(figures.get("repairs", ()), 1):
         took = f"{repair['seconds']} s, held {repair['held']} s, freshness {repair['freshness']}"
         say(f"repair {number}: {repair['keys']:,} keys, {took}")

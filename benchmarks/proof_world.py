@@ -156,7 +156,7 @@ class Reader:
 
     def freshness(self, sent: Sequence[float], low: float, high: float) -> dict[str, Any]:
         """Of the beats that were committed between two times: how many, and p50 and p99 of the seconds until a look had
-        them. A beat that no look has had yet is as old as it is now."""
+        them; and the machine's load. A beat that no look has had yet is as old as it is now."""
         looks = [*self.looks]
         newest, ages = [beat for _, beat in looks], []
         for place in range(bisect_left(sent, low), bisect_left(sent, high)):
@@ -164,7 +164,7 @@ class Reader:
             ages.append((looks[at][0] if at < len(looks) else time.time()) - sent[place])
         ages.sort()
         cut = {f"p{part}": round(ages[min(len(ages) - 1, len(ages) * part // 100)], 3) for part in (50, 99) if ages}
-        return {"beats": len(ages), **cut}
+        return {"beats": len(ages), **cut, "load": round(os.getloadavg()[1], 1)}
 
 
 def open_starrocks(warehouse: Warehouse, port: int = 0) -> Any:
