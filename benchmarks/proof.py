@@ -36,6 +36,7 @@ from typing import Any
 from benchmarks.measure import line, say, where
 from benchmarks.proof_faults import false_reports, faults, found
 from benchmarks.proof_world import PARTS, QUIET, Run, World, read_all, running
+from starrocks_txn_sink.protocol.ledger import DRIVER, HOLD, LEDGER_TABLE
 from tests.cdc.mariadb import NoMariaDB
 from tests.cdc.postgres import NoPostgres
 from tests.kafka.jars import NoMaven
@@ -229,7 +230,7 @@ def _kills(world: World, figures: Figures, tell: Any) -> None:
 
 def _holds(world: World, process: subprocess.Popen[str]) -> bool:
     """Whether the command holds the job, before it ends."""
-    held = "SELECT 1 FROM shop._starrocks_txn_sink_ledger WHERE kind = 'owner' AND epoch = 'hold'"
+    held = f"SELECT 1 FROM shop.{LEDGER_TABLE} WHERE kind = '{DRIVER}' AND epoch = '{HOLD}'"
     with suppress(AssertionError):
         wait_until(
             lambda: world.warehouse.ask(held), max(1.0, world.left), "no hold", alive=lambda: process.poll() is None
