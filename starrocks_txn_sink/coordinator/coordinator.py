@@ -188,7 +188,7 @@ class SharedTransactionCoordinator:
     """Writes the rows that the lanes read, label by label; the module's docstring says how.
 
     `labels` are all different. `entries` build the rows for the ledger and the receipts' log; `fenced`: there is a
-    ledger. `rooms` bound the tables of a label. `unpositioned` makes the span of rows without positions of the lanes'
+    ledger. `unpositioned` makes the span of rows without positions of the lanes'
     shares; None for rows with positions. After `write`, `unsorted` says why Spark has to sort the rows first, "" if it
     has not.
     """
@@ -201,23 +201,29 @@ class SharedTransactionCoordinator:
     fenced: bool = True
     hold: bool = False
     quarantine: Quarantine | None = None
-    rooms: TableRooms | None = None
     unpositioned: Callable[[Sequence[LaneShare]], model.PositionSpan | None] = lambda _: None
     committed: Callable[[model.Receipt], None] = lambda _: None
     name_death: Callable[[TaskRepeated, int], StarRocksSinkError] = lambda error, _: error
     unsorted: str = ""
     shares: Sequence[LaneShare] = ()  # of the last label
+    rooms: TableRooms | None = field(default=None, init=False)
 
     @property
     def clock(self) -> Clock:
         """The clock of the deadline."""
         return self.deadline.clock
 
-    def write(self) -> Orders[list[model.Receipt]]:
+    def renew(self, deadline: Deadline) -> None:
+        """After progress the rest of the write has until `deadline`."""
+        self.deadline = deadline
+
+    def write(self, rooms: TableRooms | None = None) -> Orders[list[model.Receipt]]:
         """Write all rows of the lanes, in rounds and parts if needed; raises the error that ends the write.
 
-        `committed` hears of each receipt before the lanes run again, which then leave its rows out.
+        `committed` hears of each receipt before the lanes run again, which then leave its rows out. `rooms` bound the
+        tables of a label; None bounds none.
         """
+        self.rooms = rooms
         receipts: list[model.Receipt] = []
         after: dict[str, int] = {}
         while True:

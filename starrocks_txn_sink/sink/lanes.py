@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from starrocks_txn_sink.clock import Clock, Deadline
 from starrocks_txn_sink.coordinator import coordinator as orders
@@ -36,6 +36,7 @@ from starrocks_txn_sink.errors import (
     RowsRejected,
     StarRocksSinkError,
     TaskRepeated,
+    advise,
 )
 from starrocks_txn_sink.options import Compression
 from starrocks_txn_sink.protocol.label import Label, RetryPolicy, Unknown, labels, roll_back, run
@@ -64,9 +65,6 @@ from starrocks_txn_sink.writer.runner import Performer, log_steps
 from starrocks_txn_sink.writer.task import LaneTask, now_text
 from starrocks_txn_sink.writer.turns import service_at
 from starrocks_txn_sink.writer.worker import RESOURCES, WorkerResources
-
-if TYPE_CHECKING:
-    pass
 
 RunLanes = Callable[[LaneTask], list[Message]]
 """Runs the lanes of a micro-batch as one Spark job and returns their messages."""
@@ -150,13 +148,11 @@ class RoundRunner:
         self._claims: list[str] = []
         options, clock = task.options, deadline.clock
         self._metrics = LaneMetrics(task.job, 0, task.batch_id, Compression(options.compression).value, clock)
-        ownership = ownership_of(task, rng, clock)
+        ownership = ownership_of(task, rng, clock, further_rows)
         self._ownership = ownership
-        if ownership is not None and further_rows is not None:
-            ownership.further_rows = partial(further_rows, ownership.now_text)
-        self.coordinator = coordinator_of(task, ownership, deadline, rng)
-        self.coordinator.committed = self._commit
-        self.coordinator.name_death = partial(name_death, clock=clock)
+        self.coordinator = coordinator_of(
+            task, ownership, deadline, rng, committed=self._commit, name_death=partial(name_death, clock=clock)
+        )
         follower = DRIVER_STEPS.get()
         followed = () if follower is ignore_event else (follower,)
         self._steps = fan_out(followed)
@@ -183,11 +179,11 @@ class RoundRunner:
     def write(self) -> Written:
         """Write all rows of the lanes; returns and raises as `write_shared`."""
         try:
-            with self._counted_tables():
-                self.perform(self.coordinator.write())
+            with self._counted_tables() as rooms:
+                self.perform(self.coordinator.write(rooms))
         except StarRocksSinkError as error:
             if isinstance(error, RowsRejected):
-                error.advice += self._wider_types()
+                advise(error, error.advice + self._wider_types())
             self._report_failure(error)
             raise
         finally:
@@ -195,8 +191,8 @@ class RoundRunner:
         return self._result()
 
     @contextmanager
-    def _counted_tables(self) -> Iterator[None]:
-        """Let the labels of the write have no more tables than have room (`coordinator.table_room`)."""
+    def _counted_tables(self) -> Iterator[TableRooms]:
+        """The rooms of the write: its labels have no more tables than have room (`coordinator.table_room`)."""
         options, clock, job = self._task.options, self._deadline.clock, self._task.job
         known = self._resources.scan_threads
         threads = known.now(clock) if known is not None else GUESS
@@ -211,17 +207,16 @@ class RoundRunner:
             def grow(tables: int) -> int:
                 return part.grow(tables + own, self._deadline) - own
 
-            halvings = OPEN_LOADS.halvings.get((server, job), 0)
+            halvings = OPEN_LOADS.halvings(server, job)
             rooms = TableRooms(part.size - own, threads, own, self._task.lanes, names, grow, halvings=halvings)
-            self.coordinator.rooms = rooms
             try:
-                yield
+                yield rooms
                 halvings = max(0, rooms.halvings - 1)  # others may have ended
             except BaseException:
                 halvings = rooms.halvings
                 raise
             finally:
-                OPEN_LOADS.halvings[server, job] = halvings
+                OPEN_LOADS.halve(server, job, halvings)
                 if rooms.needed:
                     OPEN_LOADS.learn(server, job, rooms.names, rooms.needed)
 
@@ -357,7 +352,7 @@ class RoundRunner:
         """After progress the rest of the micro-batch has the whole time again."""
         self._task = replace(self._task, seconds=None)
         self._deadline = Deadline.after(self._task.time_limit, self._deadline.clock)
-        self.coordinator.deadline = self._deadline
+        self.coordinator.renew(self._deadline)
         self._performer = replace(self._performer, deadline=self._deadline)
 
     def _roll_back_claims(self) -> None:
@@ -401,7 +396,9 @@ def roll_back_claims(task: LaneTask, resources: WorkerResources, clock: Clock, c
             return
 
 
-def ownership_of(task: LaneTask, rng: random.Random, clock: Clock) -> Ownership | None:
+def ownership_of(
+    task: LaneTask, rng: random.Random, clock: Clock, further_rows: FurtherRows | None = None
+) -> Ownership | None:
     """The driver's ownership of the job of `task`; None without a ledger."""
     if task.ownership is None:
         return None
@@ -409,11 +406,18 @@ def ownership_of(task: LaneTask, rng: random.Random, clock: Clock) -> Ownership 
     owner = Owner(mine.driver_token, task.epoch, task.checkpoint, task.batch_id, written=mine.written)
     tokens = fresh_tokens(task.epoch, 0, rng)
     now = partial(now_text, clock)
-    return Ownership(task.job, task.options.database, owner, tokens, now, task.ownership.canary)
+    further = tuple if further_rows is None else partial(further_rows, now)
+    return Ownership(task.job, task.options.database, owner, tokens, now, task.ownership.canary, further_rows=further)
 
 
 def coordinator_of(
-    task: LaneTask, ownership: Ownership | None, deadline: Deadline, rng: random.Random
+    task: LaneTask,
+    ownership: Ownership | None,
+    deadline: Deadline,
+    rng: random.Random,
+    *,
+    committed: Callable[[Receipt], None] = lambda _: None,
+    name_death: Callable[[TaskRepeated, int], StarRocksSinkError] = lambda error, _: error,
 ) -> SharedTransactionCoordinator:
     """The coordinator of a micro-batch with lanes like `task`."""
     options = task.options
@@ -435,6 +439,8 @@ def coordinator_of(
         hold=task.hold,
         quarantine=Quarantine(options.max_quarantined) if options.quarantines and task.marked else None,
         unpositioned=partial(_unpositioned, task),
+        committed=committed,
+        name_death=name_death,
     )
 
 

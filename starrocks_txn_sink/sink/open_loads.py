@@ -20,12 +20,11 @@ _LOOK_SECONDS = 1.0
 
 @dataclass(slots=True)
 class OpenLoads:
-    """The parts that writes hold, by server; `halvings` by server and job are those of its last write's labels."""
-
-    halvings: dict[tuple[str, str], int] = field(default_factory=dict)
+    """The parts that writes hold, by server, and what the last write of each job has shown."""
 
     _parts: dict[str, list[Part]] = field(default_factory=dict)
     _known: dict[tuple[str, str], tuple[frozenset[str], int]] = field(default_factory=dict)  # by server and job
+    _halvings: dict[tuple[str, str], int] = field(default_factory=dict)  # by server and job
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
     def held(self, server: str) -> int:
@@ -50,6 +49,14 @@ class OpenLoads:
             with self._changed:
                 self._parts[server].remove(part)
                 self._changed.notify_all()
+
+    def halvings(self, server: str, job: str) -> int:
+        """How often the job's last write has halved the tables of its labels."""
+        return self._halvings.get((server, job), 0)
+
+    def halve(self, server: str, job: str, times: int) -> None:
+        """The job's next write begins with tables that are halved so many `times`."""
+        self._halvings[server, job] = times
 
     def learn(self, server: str, job: str, tables: frozenset[str], loads: int) -> None:
         """The last label of the job had these tables, and one had so many loads, or should have had."""

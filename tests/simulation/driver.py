@@ -256,13 +256,12 @@ class Driver(Node):
         task = self._any_task()
         deadline = Deadline.after(world.options.batch_deadline, world.clock)
         ownership = self._ownership = ownership_of(task, world.rng, world.clock)
-        self._coordinator = coordinator_of(task, ownership, deadline, world.rng)
+        self._coordinator = coordinator_of(task, ownership, deadline, world.rng, committed=self._committed)
         self._coordinator.labels = map(self._labelled, self._coordinator.labels)
-        self._coordinator.committed = self._committed
         if world.crowded:
             names = self._rooms.names if self._rooms is not None else frozenset[str]()
             threads = ScanThreads(1, len(TABLES) + 3)  # one stays free for queries, and the sink's own tables need two
-            self._rooms = self._coordinator.rooms = TableRooms(len(TABLES), threads, 2, self._plan.lanes, names)
+            self._rooms = TableRooms(len(TABLES), threads, 2, self._plan.lanes, names)
         self._performer = Performer(
             task.options,
             NOTHING.transport,
@@ -272,7 +271,7 @@ class Driver(Node):
             ownership=ownership,
             explainer=world.explainer(),
         )
-        follow(self._coordinator.write(), self._carry_out, self._written)
+        follow(self._coordinator.write(self._rooms), self._carry_out, self._written)
 
     def _labelled(self, label: str) -> str:
         """`label` with a number of this schedule's own: equal seeds have equal labels."""

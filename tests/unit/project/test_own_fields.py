@@ -8,13 +8,7 @@ from collections.abc import Iterator
 from tests.support.product_files import ROOT
 
 DRIVER = ROOT / "starrocks_txn_sink" / "sink"
-# The round's parts are wired to each other there; and a thread of Python's has this field.
-FOREIGN = {
-    "lanes.py": {
-        *("ownership", "further_rows", "committed", "name_death", "deadline", "rooms", "halvings", "advice"),
-    },
-    "failures.py": {"daemon"},
-}
+FOREIGN = {"failures.py": {"daemon"}}  # of a thread of Python's
 
 
 def set_fields(tree: ast.AST) -> Iterator[ast.Attribute]:
