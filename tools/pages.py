@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import types as T
 
 from starrocks_txn_ops.rehearsal.command import CHECKS, CLEARED
 from starrocks_txn_ops.sync.sections import SECTIONS, Setting
-from starrocks_txn_sink import TransactionAssembly, sources
 from starrocks_txn_sink.metrics.catalogue import METRICS, PARTITIONS, PREFIX, TABLES, Metric
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.combinations import CONFLICTS, NOT_COMPACTED, OVER_SQL, Feature
@@ -169,18 +168,18 @@ def consequences() -> str:
     return table("feature | why", rows)
 
 
-def formats() -> str:
-    """What each format has, by the attributes and arguments of its class."""
-    own = [kind for kind in FORMATS.values() if kind.__module__ == Assembly.__module__]
-    classes: list[type[Assembly]] = [TransactionAssembly, *own]
-    kinds = {
-        f"[{kind.format.title()}](../guides/{kind.format}.md)" if kind.format else "TxnEvents": kind for kind in classes
+def formats(kinds: Iterable[type[Assembly]] | None = None) -> str:
+    """What each format has, by the attributes and arguments of its class; by default those of the package."""
+    own = kinds or [kind for kind in FORMATS.values() if kind.__module__ == Assembly.__module__]
+    columns = {
+        f"[{kind.format.title()}](../guides/{kind.format}.md)" if kind.follows_source else "TxnEvents": kind
+        for kind in own
     }
     rows = (
-        (name, *(words(kind, inspect.signature(kind).parameters) for kind in kinds.values()))
+        (name, *(words(kind, inspect.signature(kind).parameters) for kind in columns.values()))
         for name, words in _HAS.items()
     )
-    return table(" | ".join(("", *kinds)), rows)
+    return table(" | ".join(("", *columns)), rows)
 
 
 def _has(condition: bool, otherwise: str = "no") -> str:
@@ -190,24 +189,22 @@ def _has(condition: bool, otherwise: str = "no") -> str:
 _HAS: Mapping[str, Callable[[type[Assembly], Collection[str]], str]] = {
     "whole source transactions": lambda kind, _: kind.whole_by or "no: messages leave the ends out",
     'each change once (`transactions="none"`)': lambda kind, arguments: _has(
-        "transactions" in arguments, "always" if kind.format else "no: END releases rows"
+        "transactions" in arguments, "always" if kind.follows_source else "no: END releases rows"
     ),
     'types of new columns (`schema_changes="apply"`)': lambda kind, _: (
         f"{kind.types_by}, else from values" if kind.types_by else "from values"
     ),
-    "`sync`, `init`": lambda kind, _: _has(bool(kind.format)),
-    "`assemble` of the data source": lambda kind, _: f"`{kind.format or 'transactions'}`",
+    "`sync`, `init`": lambda kind, _: _has(kind.follows_source),
+    "`assemble` of the data source": lambda kind, _: f"`{kind.format}`",
     "`plan`, tables created by `sync`, at its start and while it runs": lambda kind, _: (
-        kind.types_by or ("no: no types" if kind.format else "no")
+        kind.types_by or ("no: no types" if kind.follows_source else "no")
     ),
     "state of the first snapshot": lambda kind, _: _has(kind.marks_snapshot),
     "schema registry": lambda kind, arguments: _has(
-        "registry" in arguments or not kind.format, "no: messages are JSON alone"
+        "registry" in arguments or not kind.follows_source, "no: messages are JSON alone"
     ),
     "TRUNCATE": lambda _, arguments: "error, or told" if "on_truncate" in arguments else "is in no message",
-    "stage of a query (`parse_…`)": lambda kind, _: _has(
-        hasattr(sources, f"parse_{kind.format or 'txn_events'}"), "no: in the sink's lanes alone"
-    ),
+    "stage of a query (`parse_…`)": lambda kind, _: _has(bool(kind.stage), "no: in the sink's lanes alone"),
 }
 """What the page says of a format, by its class and the arguments of that."""
 

@@ -103,7 +103,8 @@ def planned(sync: Sync, messages: Iterable[KeyedMessage], seconds: float) -> Tab
 
     Raises InputError without a table: nothing would be written.
     """
-    sources, left_out = sources_of(messages, sync.routes, sync.describing.registry)
+    assembly = sync.describing
+    sources, left_out = sources_of(messages, sync.routes, [type(assembly)], assembly.registry)
     if not sources:
         hint = "Correct routes, include or exclude."
         raise InputError(f"No table of the source has a route: {', '.join(left_out)}.", hint=hint)

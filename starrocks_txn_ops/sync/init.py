@@ -7,44 +7,34 @@ and how.
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from starrocks_txn_ops import command_line
 from starrocks_txn_ops.sync.catalog import DescribedTable, read_catalog
 from starrocks_txn_ops.sync.source_database import SourceDatabase
-from starrocks_txn_sink.assembler.verified.intake import SNAPSHOT
 from starrocks_txn_sink.errors import InputError, OptionError, printable
-from starrocks_txn_sink.sink.assembly import DebeziumAssembly
+from starrocks_txn_sink.sink.assembly import FORMATS, Look, MessageAssembly, message_formats
 from starrocks_txn_sink.sink.schema.source_tables import KeyedMessage
-from starrocks_txn_sink.sources.formats.debezium_other import LOGICAL
-from starrocks_txn_sink.sources.formats.described_tables import CANAL, MAXWELL, described_table, format_of
 from starrocks_txn_sink.sources.formats.json_text import members_of
 
-_TRANSACTION: Final = "transaction"
 _NOT_IN_TOPICS: Final = re.compile(r"[^\w.-]", re.ASCII)
-_TXN_EVENTS: Final = ("BEGIN", "DATA", "END")
 _SHOWN: Final = 100  # letters of a comment with columns
 _SECRET: Final = re.compile(r"password|secret|jaas|oauthbearer\.config|key(\.pem)?$", re.IGNORECASE)
 """In the names of Kafka's options whose values may be secrets: private keys as text, too."""
 _BROKERS: Final = "broker:9092"
-_DEBEZIUM: Final = ""
-_TYPES_IN: Final = {_DEBEZIUM: "schema", CANAL: "mysqlType", MAXWELL: "types"}
-_NO_CHANGE: Final = (
-    "init reads the JSON of Debezium, Maxwell and Canal: give topic.prefix, or the topic. With a registry write the "
-    "file, with [assembly.registry]."
-)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the source, a prefix of topics or a database's URL, and the file to write."""
     parser.add_argument("--kafka", metavar="SERVERS", help="brokers, as in b1:9092,b2:9092")
-    parser.add_argument("--prefix", required=True, help="Debezium's topic.prefix, Maxwell's or Canal's topic")
+    parser.add_argument("--prefix", required=True, help="the connector's topic.prefix, or its topic")
     parser.add_argument(
         "--source",
         metavar="URL",
@@ -95,7 +85,7 @@ def seen_in_database(args: argparse.Namespace) -> Seen:
 
 
 def _topic(prefix: str, collection: str) -> str:
-    """The topic of a table, as Debezium names it."""
+    """The topic of a table, where each has its own."""
     return _NOT_IN_TOPICS.sub("_", f"{prefix}.{collection}")
 
 
@@ -133,13 +123,13 @@ class Seen:
     origin: str = ""
     access: dict[str, str] = field(default_factory=dict)
     tables: dict[str, DescribedTable] = field(default_factory=dict)
-    without_schema: set[str] = field(default_factory=set)
+    without_types: set[str] = field(default_factory=set)
     others: int = 0
-    txn_events: int = 0
-    with_transaction: int = 0
-    without_transaction: int = 0
+    whole: int = 0
+    single: int = 0
     keyed_deletes: int = 0
-    formats: set[str] = field(default_factory=set)
+    kinds: set[type[MessageAssembly]] = field(default_factory=set)
+    unread: set[str] = field(default_factory=set)
 
     def take(self, message: KeyedMessage) -> None:
         """Look at one message; its values are not kept."""
@@ -147,54 +137,39 @@ class Seen:
         if value is None:
             return
         try:
-            fields = {name: of for name, (of, _) in members_of(value.decode(), "payload").items()}
+            members = {name: content for name, (content, _) in members_of(value.decode(), "payload").items()}
         except (ValueError, IndexError):
+            members = {}
+        looks = ((kind, kind.look(members, value, keyed=key is not None)) for kind in FORMATS.values())
+        kind, look = next(((kind, look) for kind, look in looks if look is not None), (None, None))
+        if kind is None or look is None:
             self.others += 1
-            return
-        if "status" in fields and "id" in fields and "op" not in fields:
-            self.with_transaction += 1
-        elif fields.get("type") in _TXN_EVENTS and "txn_id" in fields:
-            self.txn_events += 1
-        elif isinstance(fields.get("source"), dict) and "op" in fields:
-            self._take_change(key, value, fields)
-        elif (kind := format_of(fields)) is not None:
-            self._take_binlog(kind, value, fields)
+        elif issubclass(kind, MessageAssembly):
+            self._take_look(kind, look, key, value)
         else:
-            self.others += 1
+            self.unread.add(kind.format)
 
-    def _take_change(self, key: bytes | None, value: bytes, fields: dict[str, Any]) -> None:
-        self.formats.add(_DEBEZIUM)
-        has_transaction = fields.get("transaction") is not None
-        self.with_transaction += has_transaction
-        self.without_transaction += not has_transaction and fields["op"] not in (SNAPSHOT, LOGICAL)
-        self.keyed_deletes += fields["op"] == "d" and fields.get("before") is None and key is not None
+    def _take_look(self, kind: type[MessageAssembly], look: Look, key: bytes | None, value: bytes) -> None:
+        self.whole += look.whole is True
+        self.single += look.whole is False
+        self.keyed_deletes += look.keyed_delete
+        if not look.collection:
+            return
+        self.kinds.add(kind)
         try:
-            self._take_table(key, value)
+            table = kind.described(key, value)
         except InputError:
-            source = fields["source"]
-            owner = source.get("schema") or source.get("db")
-            self.without_schema.add(".".join(str(part) for part in (owner, source.get("table")) if part))
-
-    def _take_binlog(self, kind: str, value: bytes, fields: dict[str, Any]) -> None:
-        """Look at a change of Canal's or Maxwell's."""
-        self.formats.add(kind)
-        try:
-            self._take_table(None, value)
-        except InputError:
-            self.without_schema.add(f"{fields['database']}.{fields['table']}")
-        if kind == MAXWELL and fields["type"] != "bootstrap-insert":
-            self.with_transaction += "xoffset" in fields
-            self.without_transaction += "xoffset" not in fields and not fields.get("commit")
-
-    def _take_table(self, key: bytes | None, value: bytes) -> None:
-        table = described_table(key, value)
+            table = None
+            self.without_types.add(look.collection)
         if table is not None:
             self.tables.setdefault(table.collection, DescribedTable.of_messages(table))
+        elif not kind.types_by:
+            self.without_types.add(look.collection)
 
     @property
     def collections(self) -> list[str]:
         """Names of the tables that were seen, with and without a described schema, sorted."""
-        return sorted({*self.tables, *self.without_schema})
+        return sorted({*self.tables, *self.without_types})
 
     @property
     def owners(self) -> list[str]:
@@ -202,38 +177,46 @@ class Seen:
         return sorted({name.rpartition(".")[0] for name in self.collections})
 
     @property
-    def format(self) -> str:
-        """CANAL, MAXWELL, or _DEBEZIUM."""
-        return next(iter(self.formats), _DEBEZIUM)
+    def kind(self) -> type[MessageAssembly]:
+        """The class of the messages' format; of a catalog the default."""
+        return next(iter(self.kinds or message_formats().values()))
+
+    @property
+    def marker_topic(self) -> str:
+        """The last part of the name of the topic with the ends of transactions; "" for a format without one."""
+        return self.kind().marker_topic or ""
 
     @property
     def transactions(self) -> str | None:
         """The setting of the same name; None if the messages do not show it."""
-        if self.format:
-            return "whole" if self.with_transaction and not self.without_transaction else "none"
-        if self.with_transaction or f"{self.prefix}.{_TRANSACTION}" in self.topics:
-            return None if self.without_transaction and not self.with_transaction else "whole"
-        return "none" if self.without_transaction else None
+        marked = bool(self.marker_topic) and f"{self.prefix}.{self.marker_topic}" in self.topics
+        return self.kind.shown(self.whole, self.single, marked=marked)
 
 
 def file_lines(findings: Seen, brokers: str, kafka_options: dict[str, str] | None = None) -> Iterator[str]:
-    """The file. Raises InputError where no message is a connector's change, or is a TxnEvent."""
+    """The file. Raises InputError where no message is a connector's change, or one is of a format without a file."""
     return (printable(" ".join(line.splitlines())) for line in _lines(findings, brokers, kafka_options))
 
 
 def _lines(findings: Seen, brokers: str, kafka_options: dict[str, str] | None) -> Iterator[str]:
     """The lines; a comment with a name of the source may have ends of lines within it."""
-    if findings.txn_events:
-        hint = "Write the pipeline in Python (docs/start/kafka.md): the events say their tables, and sync has no use."
+    formats = ", ".join(message_formats())
+    if findings.unread:
         raise InputError(
-            f"The topics under {findings.prefix} have TxnEvents, and sync reads the JSON of a connector.", hint=hint
+            f"The topics under {findings.prefix} have messages of the format {', '.join(findings.unread)}, and sync "
+            f"reads {formats}.",
+            hint="Write the pipeline in Python (docs/start/kafka.md): the events say their tables, and need no sync.",
         )
     if not findings.collections:
         sentence = f"None of the newest messages under {findings.prefix} is a connector's change of a row"
         more = f" ({findings.others} are something else)" if findings.others else ""
-        raise InputError(f"{sentence}{more}.", hint=_NO_CHANGE)
-    if len(findings.formats) > 1:
-        names = " and ".join(sorted(kind or DebeziumAssembly.format for kind in findings.formats))
+        hint = (
+            f"init reads the messages of {formats}: give topic.prefix, or the topic. With a registry write the file, "
+            "with [assembly.registry]."
+        )
+        raise InputError(f"{sentence}{more}.", hint=hint)
+    if len(findings.kinds) > 1:
+        names = " and ".join(sorted(kind.format for kind in findings.kinds))
         hint = "Name the topics of one of them with --prefix."
         raise InputError(f"The topics under {findings.prefix} have messages of {names}.", hint=hint)
     origin = findings.origin or f"the newest messages of {len(findings.topics)} topics"
@@ -267,19 +250,18 @@ def _source(findings: Seen, brokers: str, kafka_options: dict[str, str]) -> Iter
         f"topics = {_pattern(_topics(findings))}",
     )
     yield from (f"{name} = {_text(value)}" for name, value in findings.access.items())
-    if findings.format:
-        yield f"format = {_text(findings.format)}"
-    if findings.format == CANAL:
-        yield 'transactions = "none"  # flat messages do not say where a source transaction ends'
+    kind = findings.kind
+    if kind is not next(iter(message_formats().values())):
+        yield f"format = {_text(kind.format)}"
+    if not kind.whole_by:
+        yield 'transactions = "none"  # the messages do not say where a source transaction ends'
     elif findings.transactions == "whole":
         yield 'transactions = "whole"  # the messages name their source transactions'
-    elif findings.format == MAXWELL:
-        yield 'transactions = "none"  # whole ones need output_xoffset=true, and a start behind these changes'
     elif findings.transactions == "none":
-        yield 'transactions = "none"  # changes name no source transaction: each is written by itself'
-        yield "# For whole ones set provide.transaction.metadata=true at the connector, and start behind these changes."
+        yield 'transactions = "none"  # the messages do not show their source transactions: each is written by itself'
+        yield f"# For whole ones set {kind.whole_needs} at the connector, and start behind these changes."
     else:
-        yield "# DECIDE: nothing shows whether the connector has provide.transaction.metadata; without it use none."
+        yield f"# DECIDE: nothing shows whether the connector has {kind.whole_needs}; without it use none."
         yield '# transactions = "none"'
     if kafka_options:
         yield from ("", "[source.options]")
@@ -292,17 +274,17 @@ def _source(findings: Seen, brokers: str, kafka_options: dict[str, str]) -> Iter
 def _topics(findings: Seen) -> str:
     """An expression for the topics of the schemas and of the markers; for all under the prefix if names differ."""
     prefix = re.escape(findings.prefix)
-    if findings.format:
+    if not findings.kind.topic_of_table:
         return prefix if findings.topics == {findings.prefix} else rf"{prefix}(\..*)?"
     if any(f"{findings.prefix}.{collection}" not in findings.topics for collection in findings.collections):
         return rf"{prefix}\..*"
     parts = [rf"{re.escape(owner)}\..*" for owner in findings.owners]
-    return rf"{prefix}\.({'|'.join([*parts, _TRANSACTION])})"
+    return rf"{prefix}\.({'|'.join([*parts, findings.marker_topic])})"
 
 
 def _keys(findings: Seen) -> Iterator[str]:
     for collection in findings.collections:
-        table = findings.tables.get(collection)  # of Maxwell's there is none
+        table = findings.tables.get(collection)  # some messages describe none
         if table is not None and not table.keys:
             owner, _, last = collection.rpartition(".")
             name = _route(findings, owner).replace("{1}", last)
@@ -323,7 +305,8 @@ def _keys(findings: Seen) -> Iterator[str]:
 
 def _assembly(findings: Seen) -> Iterator[str]:
     lines = []
-    if findings.transactions == "whole" and not findings.format:
+    arguments = inspect.signature(findings.kind).parameters
+    if findings.transactions == "whole" and "on_open_timeout" in arguments:
         lines += ['open_timeout = "10 min"', 'on_open_timeout = "fail"  # or quarantine, with dead_letter_table']
     if findings.keyed_deletes:
         lines.append('deleted_row = "key"  # deletes have no row, and a key')
@@ -333,16 +316,10 @@ def _assembly(findings: Seen) -> Iterator[str]:
 
 def _routes(findings: Seen) -> Iterator[str]:
     yield ""
-    if findings.without_schema:
-        names = ", ".join(sorted(findings.without_schema - findings.tables.keys()))
-        if names:
-            lacking = _TYPES_IN[findings.format]
-            yield f"# DECIDE: messages of {names} have no {lacking}, so their tables cannot be created."
-        if names and findings.format:
-            yield "# Create them by hand; init --source mysql://… lists MySQL's types."
-        elif names:
-            yield "# Set schemas.enable=true for both converters; or create them by hand: create = false in [tables]."
-            yield "# Else decimal.handling.mode must be string, time.precision.mode isostring or one in [assembly]."
+    names = ", ".join(sorted(findings.without_types - findings.tables.keys()))
+    if names:
+        yield f"# DECIDE: messages of {names} have no {findings.kind.types_in}, so their tables cannot be created."
+        yield from (f"# {line}" for line in findings.kind.without_types)
     yield "# The tables of the source:"
     for collection, table in sorted(findings.tables.items()):
         columns_text = ", ".join(f"{name} {kind}" for name, kind in table.columns)

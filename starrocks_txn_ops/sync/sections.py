@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, get_args
 
 from starrocks_txn_sink.options.table_rules import METADATA, Deletes
-from starrocks_txn_sink.sink.assembly import Transactions
+from starrocks_txn_sink.sink.assembly import Transactions, message_formats
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,12 @@ _KINDS: Final[Mapping[type, str]] = {
     dict: "table",
 }
 
+
+def _formats() -> Iterator[str]:
+    for name, kind in message_formats().items():
+        yield f"`{name}`" if kind.whole_by else f'`{name}` (with `transactions = "none"`)'
+
+
 SOURCE: Final[Mapping[str, Setting]] = {
     "brokers": Setting(str, "brokers as host:port, separated by commas", required=True),
     "topics": Setting(
@@ -44,8 +50,8 @@ SOURCE: Final[Mapping[str, Setting]] = {
     ),
     "format": Setting(
         str,
-        'the messages\' format: `debezium`, `maxwell`, or `canal` (with `transactions = "none"`)',
-        "debezium",
+        f"the messages' format: {', '.join(_formats())}",
+        next(iter(message_formats())),
     ),
     "transactions": Setting(
         str, "`whole` source transactions, or `none`: each change by itself", "whole", choices=get_args(Transactions)
@@ -64,7 +70,7 @@ TABLES: Final[Mapping[str, Setting]] = {
     "create": Setting(
         bool,
         "at each start create tables that lack, and with `schema_changes` apply change "
-        "those that lack columns; not of Maxwell's messages",
+        "those that lack columns; not of messages that do not say the columns' types",
         True,
     ),
     "include": Setting(list, "regular expressions for source tables: the others are left out"),
@@ -116,5 +122,5 @@ SECTIONS: Final[Mapping[str, Mapping[str, Setting]]] = {
     "rules": RULES,
     "query": QUERY,
 }
-"""The sections that are the file's own. `target` has the options of SinkOptions, `assembly` the arguments of
-DebeziumAssembly, or of the class for another `format`, `spark` settings of Spark."""
+"""The sections that are the file's own. `target` has the options of SinkOptions, `assembly` the arguments of the class
+of the `format`, `spark` settings of Spark."""

@@ -21,7 +21,7 @@ from starrocks_txn_sink.options import SinkOptions, TableOptions, checks
 from starrocks_txn_sink.options.declarations import declarations
 from starrocks_txn_sink.options.table_rules import TableRules, groups_of
 from starrocks_txn_sink.rows.target import TYPE_NAMES, parse_type
-from starrocks_txn_sink.sink.assembly import MessageAssembly, format_named
+from starrocks_txn_sink.sink.assembly import MessageAssembly, format_named, message_formats
 from starrocks_txn_sink.sink.schema.plan import TableLayout
 from starrocks_txn_sink.sources.formats.tables import LAST_PART, TableRoutes, check_routes, route_of
 from starrocks_txn_sink.sources.kafka.options import refuse_wrong_pattern
@@ -133,7 +133,7 @@ class _File:
         self._check_names((), self.document, (*SECTIONS, *_OTHER_SECTIONS), "section")
         own = {name: self._values(name, self.document.get(name, {})) for name in ("source", "tables", "query")}
         source, tables, query = own.values()
-        kind = self._checked("source", lambda: format_named(source["format"], "format"))
+        kind = self._checked("source", lambda: format_named(source["format"], "format", message_formats()))
         routes = self._list("routes")
         route_values = [self._values("routes", route, number) for number, route in enumerate(routes)]
         columns = self._rules()

@@ -29,7 +29,7 @@ class Circumstance(Enum):
     JSON_TEXTS = "JSON texts (no `routes`)"
     ARRIVAL_ORDER = "lanes that take rows in arrival order, and do not read Kafka"
     UNPOSITIONED = "rows without positions"
-    DEBEZIUM = "Debezium's whole transactions (`assemble`)"
+    PROVED = "whole transactions that one lane proves by counts (Debezium's)"
     DATA_SOURCE = "the data source"
     KAFKA_READER = "lanes that read Kafka (`reader` librdkafka)"
 
@@ -76,7 +76,7 @@ _OPTIONS: Final[Mapping[tuple[Circumstance, ...], Mapping[str, str]]] = {
         "next StarRocks transaction would go on",
         "compact": "rows without positions have no order, so all of them are sent anyway",
     },
-    (Circumstance.DEBEZIUM,): {
+    (Circumstance.PROVED,): {
         "lanes": "one lane reads and assembles all messages",
         "shuffle": "the lane takes messages in any order",
     },

@@ -4,29 +4,32 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, ClassVar, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeVar, get_args
 
 from starrocks_txn_sink.assembler.rules.incremental import IncrementalAssembler
 from starrocks_txn_sink.assembler.rules.model import MissingBegin, OnOpenTimeout, Policy, seconds
 from starrocks_txn_sink.assembler.rules.release import Assembler
 from starrocks_txn_sink.assembler.rules.single_events import SingleEvents
+from starrocks_txn_sink.assembler.verified.intake import SNAPSHOT
 from starrocks_txn_sink.assembler.verified.lane import VerifiedLane
 from starrocks_txn_sink.assembler.verified.rules import OnOpenTimeout as OnIncomplete, VerifiedPolicy
 from starrocks_txn_sink.assembler.verified.sources import checked
-from starrocks_txn_sink.errors import OptionError, did_you_mean
+from starrocks_txn_sink.errors import InputError, OptionError, did_you_mean
 from starrocks_txn_sink.options.checks import check_choice
 from starrocks_txn_sink.options.decoding import Encoding
 from starrocks_txn_sink.options.table_rules import COMMIT_TIME, SOURCE_TABLE, RuleSet, TableRules, check_rules
 from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.sources.formats.bare_values import BinaryMode, ConnectorModes, DecimalMode, TimeMode
 from starrocks_txn_sink.sources.formats.canal import CanalMessages
+from starrocks_txn_sink.sources.formats.canal_types import canal_table, is_canal
+from starrocks_txn_sink.sources.formats.connect_types import SourceTable, document_of, table_of_message
 from starrocks_txn_sink.sources.formats.debezium import DebeziumChanges, DebeziumMarkers, DeletedRow
 from starrocks_txn_sink.sources.formats.debezium_messages import DebeziumMessages
-from starrocks_txn_sink.sources.formats.described_tables import CANAL, MAXWELL
-from starrocks_txn_sink.sources.formats.maxwell import MaxwellMessages
+from starrocks_txn_sink.sources.formats.debezium_other import LOGICAL
+from starrocks_txn_sink.sources.formats.maxwell import MaxwellMessages, is_maxwell
 from starrocks_txn_sink.sources.formats.placeholders import spellings_of_unavailable
 from starrocks_txn_sink.sources.formats.raw_format import (
     KEY,
@@ -38,9 +41,29 @@ from starrocks_txn_sink.sources.formats.raw_format import (
 )
 from starrocks_txn_sink.sources.formats.registered import Schemas, with_registry
 from starrocks_txn_sink.sources.formats.tables import LAST_PART, OnUnknownTable, TableMapping, TableRule
+from starrocks_txn_sink.sources.formats.txn_events import TxnEventLines
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+_Kind = TypeVar("_Kind", bound="Assembly")
+_TXN_EVENTS: Final = ("BEGIN", "DATA", "END")
+
+FORMATS: Final = dict[str, type["Assembly"]]()
+"""The classes of formats by their names, as a file of `sync` and an option of the data source have them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one message shows to `init`, which knows of its topic nothing but the name.
+
+    `collection` is the table of a change of a row, "" of another message. `whole`: whether the message has what whole
+    source transactions need; None: it does not say. `keyed_delete`: a delete whose row is its key alone.
+    """
+
+    collection: str = ""
+    whole: bool | None = None
+    keyed_delete: bool = False
 
 
 class Assembly(ABC):
@@ -49,7 +72,9 @@ class Assembly(ABC):
     __slots__ = ()
 
     format: ClassVar[str] = ""
-    """Its name in a file of `sync` and in an option of the data source; "": it has no messages of its own."""
+    """Its name in a file of `sync` and in an option of the data source."""
+    stage: ClassVar[str] = ""
+    """The stage of a query that parses its messages; "": the sink's lanes alone do."""
     whole_by: ClassVar[str] = ""
     """By what source transactions are proved whole; "": the messages do not say where one ends."""
     types_by: ClassVar[str] = ""
@@ -61,6 +86,31 @@ class Assembly(ABC):
     shares_topics: ClassVar[bool] = False
     """Whether many tables share a topic, so that its newest messages may all be those of one."""
     state_dir: str | None
+
+    def __init_subclass__(cls) -> None:
+        if cls.format:
+            FORMATS[cls.format] = cls
+
+    @classmethod
+    def look(cls, members: Mapping[str, Any], value: bytes, *, keyed: bool) -> Look | None:  # noqa: ARG003
+        """What a message shows, by its `value` and the members of its JSON; None for one that is not of the format.
+
+        Without JSON there are no members. `keyed`: the message has a key.
+        """
+        return None
+
+    @classmethod
+    def described(cls, key: bytes | None, value: bytes) -> SourceTable | None:  # noqa: ARG003
+        """The table that a message describes; None for one that is no change of a row of this format.
+
+        Raises InputError for a change that does not say its types.
+        """
+        return None
+
+    @classmethod
+    @abstractmethod
+    def of_words(cls, words: dict[str, Any], registry: Schemas | None) -> Self:
+        """The rules that options of a stream describe, whose frame Spark reads; raises OptionError."""
 
     @property
     @abstractmethod
@@ -164,6 +214,8 @@ class TransactionAssembly(Assembly):
         query = topic.writeStream.foreachBatch(sink).option("checkpointLocation", "/data/checkpoint").start()
     """
 
+    format: ClassVar[str] = "transactions"
+    stage: ClassVar[str] = "parse_txn_events"
     whole_by: ClassVar[str] = "by BEGIN and END"
     by: str = "source_partition"
     interleaved: bool = False
@@ -184,6 +236,20 @@ class TransactionAssembly(Assembly):
                 option="rules",
             )
         check_state_dir(self.state_dir)
+
+    @classmethod
+    def look(cls, members: Mapping[str, Any], value: bytes, *, keyed: bool) -> Look | None:  # noqa: ARG003
+        """Each event names its transaction."""
+        return Look(whole=True) if members.get("type") in _TXN_EVENTS and "txn_id" in members else None
+
+    @classmethod
+    def of_words(cls, words: dict[str, Any], registry: Schemas | None) -> Self:
+        """Those of TxnEvents in JSON, or in the registry's formats."""
+        words, on_malformed = dict(words), words.get("on_malformed", "fail")
+        words.pop("on_malformed", None)
+        if "interleaved" in words:
+            words["interleaved"] = words["interleaved"].lower() == "true"
+        return cls(lines=TxnEventLines(registry=registry, on_malformed=on_malformed), **words)
 
     @property
     def source_partition(self) -> str:
@@ -209,9 +275,8 @@ class TransactionAssembly(Assembly):
 
 Transactions = Literal["whole", "none"]
 BinlogMissingBegin = Literal["fail", "drop"]
-
-FORMATS: Final = dict[str, type["MessageAssembly"]]()
-"""The classes of messages' formats by their names, as a file of `sync` and an option of the data source have them."""
+_BOOTSTRAP: Final = "bootstrap-insert"
+_TYPES_OF_MYSQL: Final = "Create them by hand; init --source mysql://… lists MySQL's types."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,6 +284,14 @@ class MessageAssembly(Assembly):
     """What the rules for messages of changes have in common: `DebeziumAssembly` and those of other formats."""
 
     follows_source: ClassVar[bool] = True
+    types_in: ClassVar[str] = "types"
+    """The member of a message with the types of the columns."""
+    without_types: ClassVar[Sequence[str]] = ("Create them by hand; init --source lists the source's types.",)
+    """What to do about tables whose messages lack their types."""
+    whole_needs: ClassVar[str] = ""
+    """The settings of the connector whose messages show their source transactions."""
+    topic_of_table: ClassVar[bool] = False
+    """Whether each table has a topic, whose name ends with those of the table and its schema or database."""
     tables: TableRule = LAST_PART
     dead_letter_table: str | None = None
     on_unknown_table: OnUnknownTable = "fail"
@@ -227,9 +300,20 @@ class MessageAssembly(Assembly):
     rules: Sequence[TableRules] = ()
     state_dir: str | None = None
 
-    def __init_subclass__(cls) -> None:
-        if cls.format:
-            FORMATS[cls.format] = cls
+    @classmethod
+    def of_words(cls, words: dict[str, Any], registry: Schemas | None) -> Self:
+        """See Assembly.of_words; `registry` is an argument of formats with schemas alone."""
+        schemas = {"registry": registry} if registry is not None else {}
+        return cls(**{**words, **schemas, "reader": "spark"})
+
+    @classmethod
+    def shown(cls, whole: int, single: int, *, marked: bool) -> str | None:  # noqa: ARG003
+        """The setting `transactions` that messages show; None: they do not show it.
+
+        Of the messages `whole` have what whole source transactions need, and `single` ones lack it. `marked`: there is
+        a topic with the ends of transactions.
+        """
+        return "whole" if whole and not single else "none"
 
     def check_shared(self) -> None:
         """Raise OptionError for a value that cannot work."""
@@ -351,9 +435,17 @@ class DebeziumAssembly(MessageAssembly):
     """
 
     format: ClassVar[str] = "debezium"
+    stage: ClassVar[str] = "parse_debezium"
     marks_snapshot: ClassVar[bool] = True
     whole_by: ClassVar[str] = "by counts"
+    whole_needs: ClassVar[str] = "provide.transaction.metadata=true"
     types_by: ClassVar[str] = "by the schema"
+    types_in: ClassVar[str] = "schema"
+    without_types: ClassVar[Sequence[str]] = (
+        "Set schemas.enable=true for both converters; or create them by hand: create = false in [tables].",
+        "Else decimal.handling.mode must be string, time.precision.mode isostring or one in [assembly].",
+    )
+    topic_of_table: ClassVar[bool] = True
     transactions: Transactions = "whole"
     open_timeout: float | timedelta | str | None = None
     on_open_timeout: OnIncomplete = "quarantine"
@@ -385,6 +477,32 @@ class DebeziumAssembly(MessageAssembly):
         check_choice("on_truncate", self.on_truncate, get_args(OnTruncate))
         self.check_shared()
         _ = self.policy, self.lines, self.modes
+
+    @classmethod
+    def look(cls, members: Mapping[str, Any], value: bytes, *, keyed: bool) -> Look | None:  # noqa: ARG003
+        """Changes and transaction markers."""
+        source, operation = members.get("source"), members.get("op")
+        if "op" not in members:
+            return Look(whole=True) if "status" in members and "id" in members else None
+        if not isinstance(source, dict):
+            return None
+        owner = source.get("schema") or source.get("db")
+        collection = ".".join(str(part) for part in (owner, source.get("table")) if part)
+        single = None if operation in (SNAPSHOT, LOGICAL) else False
+        keyed_delete = operation == "d" and members.get("before") is None and keyed
+        return Look(collection, True if members.get("transaction") is not None else single, keyed_delete)
+
+    @classmethod
+    def described(cls, key: bytes | None, value: bytes) -> SourceTable | None:
+        """By the converter's schema."""
+        return table_of_message(key, value)
+
+    @classmethod
+    def shown(cls, whole: int, single: int, *, marked: bool) -> str | None:
+        """A snapshot shows nothing."""
+        if whole or marked:
+            return None if single and not whole else "whole"
+        return "none" if single else None
 
     @property
     def modes(self) -> ConnectorModes:
@@ -488,8 +606,10 @@ class MaxwellAssembly(MessageAssembly):
         query = topic.writeStream.foreachBatch(sink).option("checkpointLocation", "/data/checkpoint").start()
     """
 
-    format: ClassVar[str] = MAXWELL
+    format: ClassVar[str] = "maxwell"
     whole_by: ClassVar[str] = "by row numbers, in one partition"
+    whole_needs: ClassVar[str] = "output_xoffset=true"
+    without_types: ClassVar[Sequence[str]] = (_TYPES_OF_MYSQL,)
     transactions: Transactions = "whole"
     missing_begin: BinlogMissingBegin = "fail"
 
@@ -504,6 +624,28 @@ class MaxwellAssembly(MessageAssembly):
             )
         self.check_shared()
         _ = self.lines
+
+    @classmethod
+    def look(cls, members: Mapping[str, Any], value: bytes, *, keyed: bool) -> Look | None:  # noqa: ARG003
+        """Changes; a row has its number in the transaction, or the commit's mark."""
+        if not is_maxwell(members):
+            return None
+        numbered = "xoffset" in members
+        is_vague = members["type"] == _BOOTSTRAP or (members.get("commit") and not numbered)
+        return Look(f"{members['database']}.{members['table']}", None if is_vague else numbered)
+
+    @classmethod
+    def described(cls, key: bytes | None, value: bytes) -> SourceTable | None:  # noqa: ARG003
+        """No message says the types of its columns: InputError for a change."""
+        document = document_of(value, "A value")
+        if is_maxwell(document):
+            raise InputError(
+                f"The messages of {document['database']}.{document['table']} are Maxwell's, which do not say the "
+                "columns' types.",
+                hint="Create the tables by hand (init --source mysql://… lists MySQL's types), then write them with "
+                'sync (format = "maxwell") or MaxwellAssembly.',
+            )
+        return None
 
     @property
     def encoding(self) -> Encoding:
@@ -572,8 +714,10 @@ class CanalAssembly(MessageAssembly):
         query = topic.writeStream.foreachBatch(sink).option("checkpointLocation", "/data/checkpoint").start()
     """
 
-    format: ClassVar[str] = CANAL
+    format: ClassVar[str] = "canal"
     types_by: ClassVar[str] = "by `mysqlType`"
+    types_in: ClassVar[str] = "mysqlType"
+    without_types: ClassVar[Sequence[str]] = (_TYPES_OF_MYSQL,)
     shares_topics: ClassVar[bool] = True
     on_truncate: OnTruncate = "fail"
 
@@ -581,6 +725,16 @@ class CanalAssembly(MessageAssembly):
         check_choice("on_truncate", self.on_truncate, get_args(OnTruncate))
         self.check_shared()
         _ = self.lines
+
+    @classmethod
+    def look(cls, members: Mapping[str, Any], value: bytes, *, keyed: bool) -> Look | None:  # noqa: ARG003
+        """Changes, which do not say where their transaction ends."""
+        return Look(f"{members['database']}.{members['table']}") if is_canal(members) else None
+
+    @classmethod
+    def described(cls, key: bytes | None, value: bytes) -> SourceTable | None:  # noqa: ARG003
+        """By the types of MySQL."""
+        return canal_table(value)
 
     @property
     def lines(self) -> RawFormat:
@@ -594,11 +748,16 @@ class CanalAssembly(MessageAssembly):
         )
 
 
-def format_named(name: str, option: str, others: tuple[str, ...] = ()) -> type[MessageAssembly]:
-    """The class of a format. Raises OptionError, which names the formats and `others` that the `option` takes."""
-    if name in FORMATS:
-        return FORMATS[name]
-    names = [*others, *FORMATS]
+def message_formats() -> dict[str, type[MessageAssembly]]:
+    """The formats with messages of changes, by their names; the first one is the default."""
+    return {name: kind for name, kind in FORMATS.items() if issubclass(kind, MessageAssembly)}
+
+
+def format_named(name: str, option: str, formats: Mapping[str, type[_Kind]]) -> type[_Kind]:
+    """The class of a format; raises OptionError, which names those that the `option` takes."""
+    if name in formats:
+        return formats[name]
+    names = [*formats]
     hint = did_you_mean(name, names, f"Give one of {', '.join(names)}.")
     raise OptionError(f"{option} is {name!r}.", hint=hint, option=option)
 

@@ -27,7 +27,7 @@ from starrocks_txn_sink.options import SchemaChanges, SinkOptions
 from starrocks_txn_sink.options.without_effect import Circumstance, warn_of
 from starrocks_txn_sink.rows import columns as names
 from starrocks_txn_sink.rows.places import IN_KAFKA
-from starrocks_txn_sink.sink.assembly import Assembly, TransactionAssembly, format_named
+from starrocks_txn_sink.sink.assembly import FORMATS, Assembly, format_named
 from starrocks_txn_sink.sink.batch_events import BatchOrigin
 from starrocks_txn_sink.sink.collected_input import CollectedInput, local_folder
 from starrocks_txn_sink.sink.events_input import text_columns
@@ -35,11 +35,9 @@ from starrocks_txn_sink.sink.frame_rows import TABLE_OPTION, check_texts, refuse
 from starrocks_txn_sink.sink.sink import JobRun, StarRocksSink
 from starrocks_txn_sink.sink.typed.route import TableRoute
 from starrocks_txn_sink.sources.formats.raw_format import columns_in
-from starrocks_txn_sink.sources.formats.txn_events import TxnEventLines
 from starrocks_txn_sink.spark_version import forget_idle_profilers
 
 ASSEMBLE: Final = "assemble"
-_TRANSACTIONS: Final = "transactions"
 _SPARKS_OWN: Final = ("path", "queryname", "checkpointlocation")  # among the options of a stream
 _ZONE: Final = "UTC"  # of rows that no JVM has projected; the option timestamp_zone names another one
 
@@ -183,8 +181,7 @@ class CollectedSink(StarRocksSink):
 
 def _assembly_of(texts: Mapping[str, str], location: str) -> Assembly:
     """The assembly that the options `assemble` and `assemble.…` describe; raises OptionError."""
-    kind, values = texts.get(ASSEMBLE, ""), dict[str, Any]()
-    messages = None if kind == _TRANSACTIONS else format_named(kind, ASSEMBLE, (_TRANSACTIONS,))
+    kind, values = format_named(texts.get(ASSEMBLE, ""), ASSEMBLE, FORMATS), dict[str, Any]()
     for name, text in texts.items():
         if name != ASSEMBLE:
             values[name.partition(".")[2]] = _mapping(name, text) if text.lstrip()[:1] == "{" else text
@@ -193,14 +190,7 @@ def _assembly_of(texts: Mapping[str, str], location: str) -> Assembly:
     registry = values.pop("registry", None)
     if registry is not None:
         registry = SchemaRegistry(**(registry if isinstance(registry, dict) else {"url": registry}))
-    if messages is not None:
-        values |= {"registry": registry} if registry is not None else {}
-        return messages(**{**values, "reader": "spark"})
-    on_malformed = values.pop("on_malformed", "fail")
-    if "interleaved" in values:
-        values["interleaved"] = values["interleaved"].lower() == "true"
-    lines = TxnEventLines(registry=registry, on_malformed=on_malformed)
-    return TransactionAssembly(lines=lines, **values)
+    return kind.of_words(values, registry)
 
 
 def _mapping(option: str, text: str) -> Any:

@@ -125,7 +125,7 @@ class LanePlan:
     def circumstances(self) -> tuple[Circumstance, ...]:
         """The circumstances of the next micro-batch in which options may have no effect."""
         if self.proves:
-            return (Circumstance.DEBEZIUM,)
+            return (Circumstance.PROVED,)
         circumstances = {Reading.OWN_TASKS: Circumstance.ARRIVAL_ORDER, Reading.DIRECT: Circumstance.KAFKA_READER}
         return (circumstances[self.reading],) if self.reading in circumstances else ()
 

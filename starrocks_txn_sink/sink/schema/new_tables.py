@@ -72,7 +72,8 @@ class NewTables:
         config = {**self.config, "group.id": "starrocks-txn-sink"}  # required; no offset is committed
         seconds = deadline.limit(_KAFKA_SECONDS, "the newest messages of new tables")
         messages = newest_messages(config, seconds, topics=self.topics, shared=self.assembly.shares_topics)
-        sources, _ = sources_of(messages, self.assembly.tables, self.assembly.registry, described=True)
+        assembly = self.assembly
+        sources, _ = sources_of(messages, assembly.tables, [type(assembly)], assembly.registry, described=True)
         rules = self.assembly.rule_set
         for table in sources:
             rules.of(table)

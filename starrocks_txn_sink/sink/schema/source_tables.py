@@ -14,12 +14,12 @@ from starrocks_txn_sink.errors import InputError, QueryRefused
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.table_rules import NO_RULES, RuleSet, RulesOfTable, Tableless, TableRules, check_rules
 from starrocks_txn_sink.public_names import suggests_arguments
+from starrocks_txn_sink.sink.assembly import Assembly, message_formats
 from starrocks_txn_sink.sink.schema.changes import AlterWait, SqlTables, Told, carry_out
 from starrocks_txn_sink.sink.schema.plan import SchemaChange, TableLayout
 from starrocks_txn_sink.sink.schema.source_plan import Refusal, SourcePlan, plan_sources
 from starrocks_txn_sink.sink.typed.tables import Columns, table_columns, table_models
 from starrocks_txn_sink.sources.formats.connect_types import SourceTable
-from starrocks_txn_sink.sources.formats.described_tables import described_table
 from starrocks_txn_sink.sources.formats.registered import Schemas, as_json
 from starrocks_txn_sink.sources.formats.tables import LAST_PART, TableMapping, TableRule
 from starrocks_txn_sink.sql.connection import LeaderConnection, count_alive
@@ -183,7 +183,7 @@ def plan_tables(
         InputError: A change has no schema, or no message is a change.
         StarRocksSinkError: The server does not answer, or refuses a question.
     """
-    sources, left_out = sources_of(messages, tables, registry)
+    sources, left_out = sources_of(messages, tables, [*message_formats().values()], registry)
     layout = TableLayout(buckets)
     check_rules(rules)
     rule_set = RuleSet(tuple(rules))
@@ -193,9 +193,16 @@ def plan_tables(
 
 
 def sources_of(
-    messages: Iterable[KeyedMessage], tables: TableRule, registry: Schemas | None = None, *, described: bool = False
+    messages: Iterable[KeyedMessage],
+    tables: TableRule,
+    formats: Sequence[type[Assembly]],
+    registry: Schemas | None = None,
+    *,
+    described: bool = False,
 ) -> tuple[dict[str, list[SourceTable]], list[str]]:
     """The source's tables of messages by the StarRocks table of the rule, and those that the rule leaves out.
+
+    The first of the `formats` that knows a message says its table.
 
     Raises InputError as `plan_tables`; only those that are `described` by a message, perhaps none, never do.
     """
@@ -203,7 +210,7 @@ def sources_of(
     for key, value in messages:
         try:
             text = as_json(value, registry)
-            source = described_table(as_json(key, registry), text) if text is not None else None
+            source = _described(formats, as_json(key, registry), text) if text is not None else None
         except InputError:
             if not described:
                 raise
@@ -225,6 +232,10 @@ def sources_of(
         else:
             sources.setdefault(table, []).append(source)
     return sources, left_out
+
+
+def _described(formats: Iterable[type[Assembly]], key: bytes | None, value: bytes) -> SourceTable | None:
+    return next((table for kind in formats if (table := kind.described(key, value)) is not None), None)
 
 
 def _replication(connection: LeaderConnection, deadline: Deadline) -> int | None:

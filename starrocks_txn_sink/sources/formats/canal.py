@@ -21,7 +21,7 @@ from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.compiled.objects import LIST_TEXT
 from starrocks_txn_sink.protocol.source_keys import SourceKey
 from starrocks_txn_sink.rows.segments import Bools
-from starrocks_txn_sink.sources.formats.described_tables import CANAL, schema_of_types
+from starrocks_txn_sink.sources.formats.canal_types import schema_of_types
 from starrocks_txn_sink.sources.formats.json_arrays import objects_of
 from starrocks_txn_sink.sources.formats.json_text import read_members
 from starrocks_txn_sink.sources.formats.raw_format import (
@@ -63,7 +63,7 @@ _TRUNCATE: Final = "TRUNCATE"
 _WATERMARK: Final = "TIDB_WATERMARK"  # of TiCDC in Canal's format, with enable-tidb-extension: a time, and no row
 _KEY_ALONE: Final = r'"(onlyHandleKey"\s*:\s*true|claimCheckLocation"\s*:\s*"[^"])'  # in `_tidb`: the row was too long
 _NO_KEY: Final = "[]"
-_CONNECTOR: Final = CANAL  # flat messages name none
+_CONNECTOR: Final = "canal"  # flat messages name none
 
 _MALFORMED: Final = (
     "A value is not a flat message of Canal's about rows (not exactly one JSON object, a field of another type, an "

@@ -256,7 +256,7 @@ def table_of_message(key: bytes | None, value: bytes) -> SourceTable | None:
 
     Raises InputError for a change event without a schema, and for text that is not one JSON object.
     """
-    document = _document(value, "A value")
+    document = document_of(value, "A value")
     schema, payload = document.get("schema"), document.get("payload")
     envelope = payload if isinstance(payload, dict) else document
     source = envelope.get("source")
@@ -291,7 +291,7 @@ def key_names(key: bytes | None, of: str = "") -> tuple[str, ...]:
     """The names in a message's key, none without a key; InputError for a key `of` a table that is no object of JSON."""
     if key is None or key.strip() == b"null":
         return ()
-    document = _document(key, f"A key{of}")
+    document = document_of(key, f"A key{of}")
     if document.keys() != {"schema", "payload"}:
         return tuple(document)
     schema, payload = document["schema"], document["payload"]
@@ -302,13 +302,15 @@ def key_names(key: bytes | None, of: str = "") -> tuple[str, ...]:
         raise InputError(f"A key{of} is a single value, without a name.", hint=_ONE_VALUE_HINT) from None
 
 
-def _document(text: bytes, description: str) -> dict[str, Any]:
+def document_of(text: bytes, description: str) -> dict[str, Any]:
+    """The members of a text of JSON; InputError, which begins with the `description`, for another text."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):
         raise InputError(
-            f"{description} is not one JSON object.", hint="The connector's converters must be JsonConverter."
+            f"{description} is not one JSON object.",
+            hint="The connector must write JSON, in Kafka Connect by JsonConverter.",
         )
     return document

@@ -21,7 +21,6 @@ from starrocks_txn_sink.assembler.rules.model import COMMIT, NUMBER, NUMBERED
 from starrocks_txn_sink.assembler.verified.intake import SNAPSHOT
 from starrocks_txn_sink.protocol.source_keys import SourceKey
 from starrocks_txn_sink.rows.segments import Bools
-from starrocks_txn_sink.sources.formats.described_tables import MAXWELL
 from starrocks_txn_sink.sources.formats.json_text import read_members
 from starrocks_txn_sink.sources.formats.raw_format import (
     KEY,
@@ -65,7 +64,13 @@ _PASSED: Final = r"^(?:(?:table|database)-[a-z]+|bootstrap-(?:start|complete))$"
 _VALUE: Final = r'([^\\])":\s*(?:"(?:[^"\\]|\\.)*"|[^,{}\[\]"]+)'
 """A member's value in a message's key, which has no nested values of its own, behind the end of its name."""
 _PK, _WITHOUT_KEY = "pk.", "_uuid"
-_CONNECTOR: Final = MAXWELL  # messages name none
+_CONNECTOR: Final = "maxwell"  # messages name none
+
+
+def is_maxwell(document: Mapping[str, Any]) -> bool:
+    """Whether a message with these members is a change of a row of Maxwell's."""
+    is_row = document.get("type") in _OPS and isinstance(document.get("data"), dict) and "ts" in document
+    return is_row and bool(document.get("database") and document.get("table"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,8 @@ import pytest
 
 from starrocks_txn_sink.assembler.rules.model import COMMIT, NUMBER
 from starrocks_txn_sink.sources.formats.canal import CanalMessages
+from starrocks_txn_sink.sources.formats.canal_types import canal_table
 from starrocks_txn_sink.sources.formats.connect_types import columns_of
-from starrocks_txn_sink.sources.formats.described_tables import described_table
 from starrocks_txn_sink.sources.formats.maxwell import MaxwellMessages
 from tests.support import canal_feed
 from tests.support.change_events import parse
@@ -159,7 +159,7 @@ def test_maxwells_names_of_key_columns_say_what_kafkas_keys_say() -> None:
 
 def test_canals_types_are_those_of_the_columns() -> None:
     (message, *_) = (line for line in CANAL[1:] if '"table":"kinds"' in line and '"type":"INSERT"' in line)
-    table = described_table(None, message.encode())
+    table = canal_table(message.encode())
     assert table is not None
     assert table.keys == ("id",)
     types = {column.name: column.type for column in columns_of(table.schema)}

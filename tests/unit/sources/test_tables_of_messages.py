@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.sink.assembly import message_formats
 from starrocks_txn_sink.sources.formats.connect_types import columns_of, table_of_message
-from starrocks_txn_sink.sources.formats.described_tables import described_table
 from tests.support import canal_feed, maxwell_feed
 from tests.support.connect_schema import change, field, key
 
@@ -56,7 +56,8 @@ TYPES = {
 
 
 def described(message: dict[str, Any], of: bytes | None = None) -> Any:
-    return described_table(of, json.dumps(message).encode())
+    tables = (kind.described(of, json.dumps(message).encode()) for kind in message_formats().values())
+    return next((table for table in tables if table is not None), None)
 
 
 def test_canals_types_become_those_that_hold_its_texts() -> None:
@@ -118,4 +119,4 @@ def test_messages_without_types_are_refused_by_name_with_a_way_out(message: dict
 
 def test_debeziums_changes_are_described_by_their_schema() -> None:
     message = change("orders", {"id": field("int64")}), key({"id": field("int64")})
-    assert described_table(message[1], message[0]) == table_of_message(message[1], message[0])
+    assert described(json.loads(message[0]), message[1]) == table_of_message(message[1], message[0])

@@ -1,10 +1,9 @@
-"""The source's table that one message describes: Debezium's by its schema, Canal's by the types of MySQL in it.
+"""The table that one of Canal's messages describes, by the types of MySQL in it.
 
-Canal's types are written as the fields of a Connect schema whose StarRocks types hold the texts that Canal writes: an
+The types are written as the fields of a Connect schema whose StarRocks types hold the texts that Canal writes: an
 ENUM is the number of its value, a SET and a BIT their bits as a number, and bytes are a text in ISO-8859-1
 (`LogEventConvert` and `RowsLogBuffer` of https://github.com/alibaba/canal). TiCDC leaves lengths out (`decimal` for
-`decimal(10,4)`) unless it is told `content-compatible`; MySQL's own types of these names always have one. Maxwell's
-messages have no types.
+`decimal(10,4)`) unless it is told `content-compatible`; MySQL's own types of these names always have one.
 """
 
 from __future__ import annotations
@@ -16,9 +15,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from starrocks_txn_sink.errors import InputError
-from starrocks_txn_sink.sources.formats.connect_types import BYTES_IN_LETTERS, SourceTable, table_of_message
-
-CANAL, MAXWELL = "canal", "maxwell"
+from starrocks_txn_sink.sources.formats.connect_types import BYTES_IN_LETTERS, SourceTable, document_of
 
 _CHANGES: Final = ("INSERT", "UPDATE", "DELETE")
 _TYPE: Final = re.compile(r"\s*(\w+)\s*(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?(.*)", re.DOTALL)
@@ -45,42 +42,26 @@ _SOURCE: Final = "__debezium.source.column."
 _MOST_BITS: Final = 64  # of a SET, and of a BIT
 
 
-def described_table(key: bytes | None, value: bytes) -> SourceTable | None:
-    """The table that a change describes; None for a message that is no change of a row.
+def canal_table(value: bytes) -> SourceTable | None:
+    """The table that one of Canal's changes describes; None for a message that is no change of a row.
 
     Raises InputError for a change that does not say its types, and for text that is not one JSON object.
     """
-    table = table_of_message(key, value)
-    if table is not None:
-        return table
-    document = json.loads(value)
-    kind, collection = format_of(document), f"{document.get('database')}.{document.get('table')}"
-    if kind == MAXWELL:
-        hint = (
-            "Create the tables by hand (init --source mysql://… lists MySQL's types), then write them with sync "
-            '(format = "maxwell") or MaxwellAssembly.'
-        )
-        raise InputError(f"The messages of {collection} are Maxwell's, which do not say the columns' types.", hint=hint)
-    return None if kind is None else _of_canal(document, collection)
-
-
-def format_of(document: Mapping[str, Any]) -> str | None:
-    """CANAL or MAXWELL for their changes of rows; None for another message."""
-    kind, data = document.get("type"), document.get("data")
-    if not (isinstance(kind, str) and document.get("database") and document.get("table")):
+    document = document_of(value, "A value")
+    if not is_canal(document):
         return None
-    if kind in _CHANGES and isinstance(data, list) and not document.get("isDdl"):
-        return CANAL
-    is_row = kind in (*map(str.lower, _CHANGES), "bootstrap-insert") and isinstance(data, dict)
-    return MAXWELL if is_row and "ts" in document else None
-
-
-def _of_canal(document: Mapping[str, Any], collection: str) -> SourceTable:
+    collection = f"{document['database']}.{document['table']}"
     schema = schema_of_types(json.dumps(document.get("mysqlType")))
     if schema is None:
         hint = "Canal writes mysqlType from its table's metadata; or create the table by hand."
         raise InputError(f"The messages of {collection} do not say their types: they have no mysqlType.", hint=hint)
     return SourceTable(collection, schema, tuple(map(str, document.get("pkNames") or ())))
+
+
+def is_canal(document: Mapping[str, Any]) -> bool:
+    """Whether a message with these members is a change of rows of Canal's."""
+    is_change = document.get("type") in _CHANGES and isinstance(document.get("data"), list)
+    return is_change and not document.get("isDdl") and bool(document.get("database") and document.get("table"))
 
 
 @lru_cache(maxsize=512)
