@@ -27,7 +27,8 @@ from starrocks_txn_sink.sources.formats.debezium_other import (
     TRUNCATE_HINT,
     judge_other,
 )
-from starrocks_txn_sink.sources.formats.declared_keys import DebeziumRows, with_former
+from starrocks_txn_sink.sources.formats.declared_keys import DELETE, DebeziumRows, with_former
+from starrocks_txn_sink.sources.formats.lone_tombstones import with_lone_tombstones
 from starrocks_txn_sink.sources.formats.placeholders import (
     UnavailableSpellings,
     columns_with,
@@ -61,12 +62,10 @@ _TYPES: Final = {field.name: field.type for field in v.EVENTS} | {
     SOURCE_PARTITION: pa.string(),
     SOURCE_TIME: pa.int64(),
 }
-_DELETE: Final = "d"
 _INSERT: Final = "c"
 _UNAVAILABLE: Final = "unavailable"  # a mask of rows with a placeholder
 _Numbers = np.ndarray[Any, np.dtype[np.int32]]
-_OPS: Final = pa.array([_INSERT, "u", v.SNAPSHOT, _DELETE, LOGICAL, TRUNCATE])
-_PARTITION_AND_POSITION: Final = (SOURCE_PARTITION, POSITION)
+_OPS: Final = pa.array([_INSERT, "u", v.SNAPSHOT, DELETE, LOGICAL, TRUNCATE])
 _WITHOUT_ROW: Final = pa.array([LOGICAL, TRUNCATE])
 _STATUSES: Final = pa.array([v.BEGIN, v.END])
 _NUMBER_AND_LSN: Final = r"^\d+:\d+$"
@@ -79,7 +78,7 @@ _LARGEST: Final = (1 << 63) - 1
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DebeziumChanges:
     """The rows of change events (`parse_debezium`); messages without rows are passed over, and so are tombstones, but
-    for those of `placed` messages that have lost their delete (`_lone_tombstones`).
+    for those of `placed` messages that have lost their delete (`lone_tombstones`).
 
     `places` are the columns that name a message in errors; `key` is the column with a deleted row, None for `before`.
     The column `timestamp` is in milliseconds. With `placed` an event has its message's source partition and position,
@@ -141,54 +140,13 @@ class DebeziumChanges:
         schemas = _schemas_by_table(rows.schemas, read[ORIGIN], parsed.events[model.TABLE])
         parsed = replace(parsed, malformed=malformed, schemas=schemas)
         if self.placed and messages.column(VALUE).null_count:
-            parsed = self._with_lone_tombstones(parsed, batch, messages, keep)
+            parsed = with_lone_tombstones(parsed, batch, messages, self.tables, keep, _rows_of_keys)
         return parsed
-
-    def _with_lone_tombstones(
-        self, parsed: ParsedMessages, batch: pa.RecordBatch, messages: pa.RecordBatch, keep: tuple[str, ...]
-    ) -> ParsedMessages:
-        """`parsed`, and a delete for each tombstone in whose place compaction has left no delete of the key.
-
-        Such a tombstone has its key alone, and its topic names the table: `…schema.table`. One of another topic, and
-        one whose key is no object, is passed over.
-        """
-        name = next((name for name in (KEY, MESSAGE_KEY) if name in messages.schema.names), None)
-        if name is None or "topic" not in messages.schema.names:
-            return parsed
-        messages = messages.filter(pc.and_(messages.column(VALUE).is_null(), messages.column(name).is_valid()))
-        if not messages.num_rows:
-            return parsed
-        topics = messages.column("topic").dictionary_encode()
-        collections = [".".join(topic.split(".")[-2:]) for topic in topics.dictionary.to_pylist()]
-        tables = [self.tables.table_of(collection) or None for collection in collections]
-        target = pa.array(tables, pa.string()).take(topics.indices)
-        deletes = pc.equal(parsed.events[model.OP], _DELETE).combine_chunks()
-        keyed = [*_PARTITION_AND_POSITION, name]
-        rows = batch.select(keyed).append_column(model.OP, deletes)
-        alone = pc.and_(target.is_valid(), _lone_tombstones(rows, messages.select(keyed)))
-        messages, target = messages.filter(alone), target.filter(alone)
-        texts, sound = _rows_of_keys(messages.column(name))
-        named = pc.fill_null(pc.not_equal(texts, "{}"), False)  # a key of a registry that was not read names nothing
-        sound &= named.to_numpy(zero_copy_only=False)
-        if not sound.any():
-            return parsed
-        collection = pa.array(collections, pa.string()).take(topics.indices.filter(alone))
-        given: dict[str, pa.Array] = {
-            v.COLLECTION: collection, model.TABLE: target, model.ROW: texts,
-            model.OP: pa.array([_DELETE] * len(target), pa.string()),
-        }  # fmt: skip
-        given |= {column: messages.column(column) for column in (*_PARTITION_AND_POSITION, v.TIMESTAMP, *keep)}
-        schema = parsed.events.schema
-        columns = [given.get(field.name, pa.nulls(len(target), field.type)).cast(field.type) for field in schema]
-        deletes_of_keys = pa.table(columns, schema).filter(pa.array(sound))
-        events = pa.concat_tables([parsed.events, deletes_of_keys])
-        order = pc.sort_indices(events, [(column, "ascending") for column in _PARTITION_AND_POSITION])
-        return replace(parsed, events=events.take(order))
 
     def _rows(self, read: pa.Table, batch: pa.RecordBatch, valid: Bools) -> _Rows:
         """The rows of the values that were read."""
         before, after = (read[name].combine_chunks() for name in ("before", "after"))
-        deletes = pc.fill_null(pc.equal(read["op"].combine_chunks(), _DELETE), False)
+        deletes = pc.fill_null(pc.equal(read["op"].combine_chunks(), DELETE), False)
         deleted: Bools = deletes.to_numpy(zero_copy_only=False)
         sound: Bools = np.ones(len(deletes), dtype=bool)
         plans = PlansOfValues()
@@ -379,28 +337,6 @@ def _rows_of_keys(keys: pa.Array) -> tuple[pa.Array, Bools]:
         rows, fits = convert_rows(rows, plans.plans, numbers)
         sound &= fits
     return rows, sound
-
-
-def _lone_tombstones(rows: pa.RecordBatch, tombstones: pa.RecordBatch) -> pa.Array:
-    """Mask of the tombstones in front of which the messages have no delete of the same key.
-
-    Both have partition, position and key; `rows` have a mask of deletes, too. A connector writes a tombstone behind
-    each delete, and the message of its key in front of it in the same partition is this delete.
-    """
-    count = len(rows)
-    partition, position, key = (
-        pa.concat_arrays([rows.column(at), tombstones.column(at)]) for at in range(len(tombstones.schema.names))
-    )
-    codes = [pc.fill_null(column.dictionary_encode().indices, -1).to_numpy() for column in (partition, key)]
-    order = np.lexsort((position.to_numpy(), codes[1], codes[0]))
-    same = np.ones(len(order), dtype=bool)
-    for code in codes:
-        same[1:] &= code[order][1:] == code[order][:-1]
-    same[:1] = False
-    deletes = np.append(rows.column(model.OP).to_numpy(zero_copy_only=False), np.zeros(len(tombstones), dtype=bool))
-    behind = np.zeros(len(order), dtype=bool)
-    behind[order[1:]] = same[1:] & deletes[order[:-1]]
-    return pa.array(~behind[count:])
 
 
 def _plan_numbers(
