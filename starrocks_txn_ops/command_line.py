@@ -70,8 +70,8 @@ def add_shared_arguments(parser: argparse.ArgumentParser, **own: Mapping[str, An
 
 def server_options(args: argparse.Namespace, *, database: str | None, job: str | None = None) -> SinkOptions:
     """SinkOptions of the parsed `args`; raises OptionError. `database` None: the command needs no database."""
-    more = dict(_pair(text) for text in args.option)
-    if any(re.sub("[^a-z]", "", name.lower()) == "password" for name in more):  # names match in any spelling
+    pairs = dict(_pair(text) for text in args.option)
+    if any(re.sub("[^a-z]", "", name.lower()) == "password" for name in pairs):  # names match in any spelling
         raise OptionError(
             "Every user of this machine can read a password on the command line.",
             hint="Use --password-file or --password-environment.",
@@ -85,7 +85,9 @@ def server_options(args: argparse.Namespace, *, database: str | None, job: str |
         "password_file": args.password_file,
         "password_environment": args.password_environment,
     }
-    return SinkOptions.from_properties({**more, **{name: value for name, value in values.items() if value is not None}})
+    return SinkOptions.from_properties(
+        {**pairs, **{name: value for name, value in values.items() if value is not None}}
+    )
 
 
 def print_lines(lines: Iterable[str]) -> None:
@@ -124,11 +126,11 @@ def on_end_signals(end: Callable[[], None]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, lambda *_: end()) for number in END_SIGNALS}
+    handlers = {number: signal.signal(number, lambda *_: end()) for number in END_SIGNALS}
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
 
 

@@ -104,14 +104,14 @@ def _replay(
         performer = Performer(
             options, transport, clock, deadline, rng, ownership=ownership, ledger=ledger, explainer=explainer
         )
-        known = KnownColumns(connection, options.database)
-        checks = TableChecks(options, SourceSchema(), known, deadline)
+        known_columns = KnownColumns(connection, options.database)
+        checks = TableChecks(options, SourceSchema(), known_columns, deadline)
         row_count, keys = 0, primary_keys(connection, options, deadline)
         unchanged = UnchangedValues(
             options.database,
             lambda sql, values: connection.query(sql, values, deadline),
             keys,
-            columns_now=lambda table: known.columns(table, True, deadline),
+            columns_now=lambda table: known_columns.columns(table, True, deadline),
         )
         for letter in dead_letters():
             query = letter_table.select_rows(options.database, job, letter.partition, letter.position)
@@ -122,7 +122,7 @@ def _replay(
             _refuse_bad_rows(checks, letter, rows)
             coordinator = coordinator_of(options, names, ownership, deadline, rng)
             try:
-                fitted = _fitted(options, rows, known, deadline)
+                fitted = _fitted(options, rows, known_columns, deadline)
                 load = partial(load_rows, options, fitted, keys, unchanged=unchanged)
                 perform = partial(carry_out, performer, load)
                 (receipt,) = perform_all(coordinator.write(), perform)

@@ -27,12 +27,12 @@ def look_until(look: Callable[[], Found | None], deadline: Deadline) -> Found | 
     while True:
         failure: TransportError | None = None
         try:
-            found = look()
+            finding = look()
         except TransportError as error:
             failure = error
         else:
-            if found is not None:
-                return found
+            if finding is not None:
+                return finding
         if deadline.expired():
             if failure is not None:
                 raise failure

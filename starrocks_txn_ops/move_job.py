@@ -128,8 +128,8 @@ def _rename(move: _Move, job: str, to: str) -> tuple[str, JobExport]:
 def _open(move: _Move, job: str, export: JobExport) -> str:
     of_source = {(kind, name): token for kind, name, token in export.tokens}
     stale = [delete_row(job, kind, name) for kind, name, _ in move.tokens(job) if (kind, name) not in of_source]
-    at = move.now_text()
-    rows = [token_row(job, kind, name, token, at) for (kind, name), token in of_source.items()]
+    time = move.now_text()
+    rows = [token_row(job, kind, name, token, time) for (kind, name), token in of_source.items()]
     move.run(open_job(move.mover, job, export.move, export.positions, [*stale, *rows]))
     return (
         f"Job {job} of database {move.options.database} is open, with the {len(export.positions)} positions that job "

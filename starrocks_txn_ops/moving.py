@@ -162,10 +162,10 @@ def _rows_to_open(
     mover: Mover, job: str, move: str, positions: Mapping[str, Position], present: Iterable[str]
 ) -> list[memoryview]:
     """All rows of the opening; positions of an older life of the job are deleted."""
-    at = mover.now_text()
+    time = mover.now_text()
     deletes = [delete_row(job, ledger.POSITION, name) for name in present if name not in positions]
-    rows = [ledger.position_rows(job, positions.values(), at)] if positions else []
-    return [*rows, *deletes, gate_row(job, Gate(False, move), at), opened_row(job, move, at)]
+    rows = [ledger.position_rows(job, positions.values(), time)] if positions else []
+    return [*rows, *deletes, gate_row(job, Gate(False, move), time), opened_row(job, move, time)]
 
 
 def delete_row(job: str, kind: str, name: str) -> memoryview:

@@ -195,8 +195,8 @@ def _has_passed_number(reached: Reached, position: Position, partition: str) -> 
     if len(names) > 1:
         raise _several(names, position)
     if not names or names[0] not in own:
-        known = f"; the ledger has {_listed(sorted(own))}" if own else ""
-        return Judgement(False, partition, lacks=f"nothing of this source partition is visible{known}")
+        record = f"; the ledger has {_listed(sorted(own))}" if own else ""
+        return Judgement(False, partition, lacks=f"nothing of this source partition is visible{record}")
     return _judged(reached, names[0], {"": own[names[0]]}, position)
 
 
@@ -276,18 +276,18 @@ def _domain(logs: Mapping[str, int], server: str) -> list[int]:
 def _lacking(logs: Mapping[str, int], position: Position) -> Iterator[str]:
     """What the source has not reached yet."""
     for log, number in position.numbers.items():
-        at = logs.get(log)
-        if at is None:
+        place = logs.get(log)
+        if place is None:
             yield f"no transaction of the server {log} is visible"
-        elif at < number:
-            yield f"it is at {place_text(log, at)}"
+        elif place < number:
+            yield f"it is at {place_text(log, place)}"
 
 
 def _lacking_snapshot(marks: Mapping[str, str], connector: str) -> Iterator[str]:
     """That the first snapshot is not over. Of tables whose topics have several partitions its last row decides."""
     of_connector = {name: mark for name, mark in marks.items() if name.startswith(whole(connector))}
-    known = {name: mark for name, mark in of_connector.items() if mark != SPREAD}
-    if of_connector and not Progress.of(known).ended:
+    record = {name: mark for name, mark in of_connector.items() if mark != SPREAD}
+    if of_connector and not Progress.of(record).ended:
         yield f"the source's first snapshot is not over ({Progress.of(of_connector).text})"
 
 
@@ -303,7 +303,7 @@ def place_text(log: str, number: int) -> str:
 
 
 def _of_other(position: Position, what: str, places: Mapping[str, Mapping[str, int]]) -> PositionOfOtherSource:
-    known = "; ".join(
+    names = "; ".join(
         f"{name} at {', '.join(place_text(log, number) for log, number in sorted(logs.items()))}"
         for name, logs in sorted(places.items())
     )
@@ -312,9 +312,9 @@ def _of_other(position: Position, what: str, places: Mapping[str, Mapping[str, i
         hint = "A source with GTIDs is asked by GTID, because its files begin anew when another server takes over."
     elif what:
         hint = "Ask for the GTID of your own commit alone (MariaDB: @@last_gtid; MySQL: session_track_gtids=OWN_GTID)."
-    of = " of servers that are not this source's" if what else ""
+    owner = " of servers that are not this source's" if what else ""
     return PositionOfOtherSource(
-        f"The position {position.text[:200]} is {position.kind.value}{of}. The job has read: {known}.", hint=hint
+        f"The position {position.text[:200]} is {position.kind.value}{owner}. The job has read: {names}.", hint=hint
     )
 
 

@@ -98,8 +98,8 @@ def inspect_job(options: SinkOptions, seconds: float, *, roll_back: bool = False
         labels = []
         for name in filter(lambda name: is_open(states[name]), names):
             ending = roll_back_until_confirmed(Label(options.database, name), rng)
-            after = protocol.run(ending, transport, clock, deadline).value if roll_back else None
-            labels.append(OpenLabel(name, states[name], after))
+            outcome = protocol.run(ending, transport, clock, deadline).value if roll_back else None
+            labels.append(OpenLabel(name, states[name], outcome))
         if accept:
             # one token for all tries: a repetition after a lost reply changes nothing
             acceptance = ledger.WriteMarker(str(options.job), ledger.ACCEPTED, secrets.token_hex(8))

@@ -309,8 +309,8 @@ def text_lines(statuses: Sequence[JobStatus], database: str, clock: Clock) -> It
         if status.lag_unknown:
             yield f"    lag not known of {status.lag_unknown}"
         for row in status.partitions:
-            behind = f"  {row.lag} behind" if row.lag is not None else ""
-            yield f"    {row.partition}  {row.position}{behind}  at {row.committed_at} UTC"
+            later = f"  {row.lag} behind" if row.lag is not None else ""
+            yield f"    {row.partition}  {row.position}{later}  at {row.committed_at} UTC"
         if status.partition_count > len(status.partitions):
             yield f"    … and {status.partition_count - len(status.partitions)} more (--top)"
 

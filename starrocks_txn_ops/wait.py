@@ -76,16 +76,16 @@ class _Look:
         return cls(Reached.of_rows(row[:4] for row in rows), by_name, gate)  # type: ignore[arg-type]
 
     def label_and_time(self, partition: str) -> tuple[str, str]:
-        _, label, at = self.rows.get((POSITION, partition), ("", "", ""))
-        return label, at
+        _, label, time = self.rows.get((POSITION, partition), ("", "", ""))
+        return label, time
 
     @property
     def known(self) -> str:
         """What is known of the job's writer: its last commit and its owner."""
-        commits = [(at, label) for (kind, _), (_, label, at) in self.rows.items() if kind == POSITION]
-        at, label = max(commits, default=("", ""))
+        commits = [(time, label) for (kind, _), (_, label, time) in self.rows.items() if kind == POSITION]
+        time, label = max(commits, default=("", ""))
         epoch, _, since = self.rows.get((DRIVER, ""), ("", "", ""))
-        commit = f"The job's last commit was at {at} UTC (label {label})" if at else "The job has committed nothing"
+        commit = f"The job's last commit was at {time} UTC (label {label})" if time else "The job has committed nothing"
         return f"{commit}; {f'run {epoch} owns it since {since}' if epoch else 'nothing owns it'}"
 
 
@@ -164,8 +164,8 @@ class _Ledger:
         Asked after the look: the label that moves the ledger over a source transaction has its dead letter, too.
         """
         rows = self._rows(_LETTERS, self.options.job, partition, upto, table=DEAD_LETTER_TABLE)
-        count, newest, at = rows[0] if rows else (0, None, None)
-        return int(count), int(newest or 0), str(at or "")
+        count, newest, time = rows[0] if rows else (0, None, None)
+        return int(count), int(newest or 0), str(time or "")
 
     def _rows(self, sql: str, *parameters: object, table: str = LEDGER_TABLE) -> list[tuple[Any, ...]] | None:
         """The rows of a statement; None if the table does not exist."""
@@ -228,12 +228,12 @@ class _Waiting:
         number = judgement.number or 0
         own = self.position.kind in (Kind.NUMBER, Kind.LSN, Kind.BINLOG)
         upto = min(number, *self.position.numbers.values()) if own else number
-        count, newest, at = self.ledger.letters(judgement.partition, upto)
+        count, newest, time = self.ledger.letters(judgement.partition, upto)
         place = f"{self.position.text[:200]} of {judgement.partition}"
         if count:
             raise PositionDeadLettered(
                 f"The ledger has passed {place}, but {count} source transaction(s) up to it are dead letters: the "
-                f"newest at position {newest}, set aside by {at} UTC.",
+                f"newest at position {newest}, set aside by {time} UTC.",
                 position=newest,
             )
         given_up = judgement.given_up - (self._given_up or 0)
@@ -248,9 +248,9 @@ class _Waiting:
         )
 
     def _late(self, look: _Look, judgement: Judgement) -> PositionNotReached:
-        of = f" of {judgement.partition}" if judgement.partition else ""
+        partition = f" of {judgement.partition}" if judgement.partition else ""
         return PositionNotReached(
-            f"{self.position.text[:200]}{of} is not visible yet: {judgement.lacks}. {look.known}."
+            f"{self.position.text[:200]}{partition} is not visible yet: {judgement.lacks}. {look.known}."
         )
 
 

@@ -106,8 +106,8 @@ FEATURES: Final = (
 def require(feature: SparkFeature) -> None:
     """Raise SparkTooOld, with the advice of `feature`, if Spark is older than the feature needs."""
     if not feature.works:
-        least = ".".join(map(str, feature.least))
-        raise SparkTooOld(f"{feature.name} needs Spark {least}; this is {pyspark.__version__}.", hint=feature.instead)
+        minimum = ".".join(map(str, feature.least))
+        raise SparkTooOld(f"{feature.name} needs Spark {minimum}; this is {pyspark.__version__}.", hint=feature.instead)
 
 
 def require_rocksdb(frame: DataFrame) -> None:
@@ -237,7 +237,7 @@ def analyzed_plan(frame: DataFrame) -> Any:
 
 def items(sequence: Any) -> Iterator[Any]:
     """The items of a Scala sequence."""
-    return (sequence.apply(at) for at in range(sequence.size()))
+    return (sequence.apply(index) for index in range(sequence.size()))
 
 
 def forget_idle_profilers() -> None:
@@ -273,10 +273,10 @@ def query_of_batch(session: SparkSession | None, query: str) -> Any:
 
     Each question is a dozen calls of the JVM, and whether the run goes on is one.
     """
-    known = _QUERIES.get(query)
+    query_name = _QUERIES.get(query)
     with contextlib.suppress(Exception):  # py4j's, if its JVM has ended
-        if known is not None and known.isActive():
-            return known
+        if query_name is not None and query_name.isActive():
+            return query_name
     _QUERIES.pop(query, None)
     running = running_query(session, query)
     while len(_QUERIES) >= _MOST_QUERIES:

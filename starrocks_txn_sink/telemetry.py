@@ -227,10 +227,10 @@ class EventLogger:
         receipt = event.fields.get("receipt")
         fields = _receipt(receipt) if receipt is not None else _scalars(event.fields)
         if kind.level >= logging.WARNING and not kind.unlimited:
-            more = REPEATS.due(event.name, {**self._made_of[1], **fields})
-            if more is None:
+            repeats = REPEATS.due(event.name, {**self._made_of[1], **fields})
+            if repeats is None:
                 return
-            fields |= more
+            fields |= repeats
         self._log.bind(**fields).log(kind.level, event.name)
 
 

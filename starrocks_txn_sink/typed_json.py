@@ -42,8 +42,8 @@ def read(kind: type[Value], members: Mapping[str, Any], **more: Any) -> Value:
     A member that `kind` has not is of a later release, and left out. Raises TypeError for one that is missing and has
     no default.
     """
-    made: Value = _dataclass_reader(kind)(members, **more)  # type: ignore[arg-type] # a class is hashable
-    return made
+    value: Value = _dataclass_reader(kind)(members, **more)  # type: ignore[arg-type] # a class is hashable
+    return value
 
 
 @cache

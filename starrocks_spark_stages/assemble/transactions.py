@@ -117,8 +117,8 @@ def assemble_transactions(
 def _output(prepared: T.StructType) -> T.StructType:
     kinds = {field.name: field.dataType for field in prepared.fields}
     kinds |= {model.SEQ: T.LongType(), model.TRANSACTION_END: T.BooleanType()}
-    further = [name for name in prepared.names if name not in {*model.OUTPUT, model.TYPE}]
-    return T.StructType([T.StructField(name, kinds[name]) for name in (*model.OUTPUT, *further)])
+    extra_names = [name for name in prepared.names if name not in {*model.OUTPUT, model.TYPE}]
+    return T.StructType([T.StructField(name, kinds[name]) for name in (*model.OUTPUT, *extra_names)])
 
 
 def _take_step(
@@ -130,14 +130,14 @@ def _take_step(
     read: Callable[[int], pa.Table],
 ) -> KeyChange:
     """One step of a source partition in a state operator (keyed_state.TakeStep)."""
-    before = model.AssemblerState() if header is None else model.AssemblerState.from_json(header)
-    states = {name: before}
+    previous = model.AssemblerState() if header is None else model.AssemblerState.from_json(header)
+    states = {name: previous}
     if blobs is None:
         step = TransactionAssembler(policy).expire(states, now)
     else:
         assembler = TransactionAssembler(replace(policy, open_timeout=None))
         step = assembler.feed(one_partition(name, _concat(blobs)), states, now, lambda _, number: read(number))
-    change = step.changes.get(name, PartitionChange(before))
+    change = step.changes.get(name, PartitionChange(previous))
     state = change.state
     wake_at = state.expires_at(policy.open_timeout)
     return KeyChange(_packets(name, step, state), state.to_json(), change.removed, change.added, wake_at)

@@ -183,13 +183,13 @@ class BalancedKafkaReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         first, end = kafka.first_offsets(partitions), kafka.end_offsets(partitions)
         ends = {EARLIEST: first, LATEST: end}
-        offsets = {place: ends[at][place] if at in ends else at for place, at in options.starts.items()}
-        least = first if options.fail_on_data_loss else dict.fromkeys(first, 0)
-        for place, at in sorted(offsets.items()):
-            if not least[place] <= at <= end[place]:
+        offsets = {place: ends[start][place] if start in ends else start for place, start in options.starts.items()}
+        minimum = first if options.fail_on_data_loss else dict.fromkeys(first, 0)
+        for place, start in sorted(offsets.items()):
+            if not minimum[place] <= start <= end[place]:
                 topic, number = place
                 raise InputError(
-                    f"startingOffsets has offset {at} for partition {number} of topic {topic}, which has "
+                    f"startingOffsets has offset {start} for partition {number} of topic {topic}, which has "
                     f"{first[place]} to {end[place]}.",
                     hint="Give an offset between them: -2 is the first one, -1 the end.",
                 )

@@ -135,7 +135,7 @@ class Bucket:
 
     def _grow(self) -> bool:
         """Add pages until they are small enough on average; a new page takes keys from a single page."""
-        before = self._pages
+        pages = self._pages
         while self._bytes > self._pages * PAGE_BYTES and self._pages < self._keys:
             new = self._pages
             old = self._load(new - (1 << (new.bit_length() - 1)))
@@ -144,7 +144,7 @@ class Bucket:
             for key in [key for key in old.entries if self._number(key) == new]:
                 page.entries[key] = old.entries.pop(key)
                 page.changed = old.changed = True
-        return self._pages > before
+        return self._pages > pages
 
     # --- rows in parts ---
 

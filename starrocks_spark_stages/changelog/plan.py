@@ -112,7 +112,10 @@ def _expressions_by_id(plan: Any) -> Iterator[tuple[int, list[Any]]]:
         yield from _expressions_by_id(child)
     if class_name(plan) == "Union":
         columns = zip(*(items(child.output()) for child in items(plan.children())), strict=True)
-        yield from ((_id(attribute), [*of]) for attribute, of in zip(items(plan.output()), columns, strict=True))
+        yield from (
+            (_id(attribute), [*expressions])
+            for attribute, expressions in zip(items(plan.output()), columns, strict=True)
+        )
     elif class_name(plan) == "Generate":
         yield from ((_id(attribute), [plan.generator()]) for attribute in items(plan.generatorOutput()))
     for expression in items(plan.expressions()):

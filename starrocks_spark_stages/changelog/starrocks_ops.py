@@ -115,8 +115,8 @@ class LastPerKey:
 
     def last_rows(self, table: pa.Table) -> pa.Table:
         """The last row of each key by the sort columns."""
-        by = [(name, "ascending") for name in (KEY, *self._places)]
-        ordered = table.take(pc.sort_indices(table, sort_keys=by))
+        order = [(name, "ascending") for name in (KEY, *self._places)]
+        ordered = table.take(pc.sort_indices(table, sort_keys=order))
         keys = ordered[KEY].combine_chunks()
         ends = pc.not_equal(keys.slice(1), keys.slice(0, max(0, len(keys) - 1)))
         return ordered.filter(pa.concat_arrays([ends, pa.array([True] if len(keys) else [], pa.bool_())]))

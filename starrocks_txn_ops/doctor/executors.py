@@ -63,11 +63,11 @@ def check_executors(target: Target) -> Iterator[Finding]:
         yield libraries.judge_java(_java_of(session), "Spark's driver", session.version)
         yield from judge_speculation(str(session.conf.get("spark.speculation", "false")))
         clock = SystemClock()
-        before = clock.wall()
+        start = clock.wall()
         task = ExecutorProbe(tuple(dict.fromkeys(target.endpoints)), target.options.connect_timeout)
         tasks = session.range(0, target.executors, 1, target.executors)
         rows = tasks.mapInArrow(task, "seen string").collect()
-        yield from judge_reports([json.loads(row[0]) for row in rows], before, clock.wall())
+        yield from judge_reports([json.loads(row[0]) for row in rows], start, clock.wall())
     except Exception as error:  # a dying worker surfaces as many kinds of error
         yield judge_broken(error, "The Spark job failed")
     finally:
@@ -110,8 +110,8 @@ def judge_reports(reports: list[dict[str, Any]], before: float, after: float) ->
         hosts.add(place)
         yield from libraries.judge_libraries(report["libraries"], place)
         yield from libraries.judge_same_versions(driver, report["libraries"], place)
-        ahead = report["clock"] - min(max(report["clock"], before), after)  # 0 inside of [before, after]
-        yield judge_clock(ahead, 0.0, "the executor's clock", place)
+        lead = report["clock"] - min(max(report["clock"], before), after)  # 0 inside of [before, after]
+        yield judge_clock(lead, 0.0, "the executor's clock", place)
         for finding in report["probes"]:
             yield Finding(**{**finding, "severity": Severity(finding["severity"])})
     if not reports:

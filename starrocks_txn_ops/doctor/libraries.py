@@ -96,11 +96,11 @@ def check_spark_features() -> Iterator[Finding]:
         yield Topic("spark.features").skip(str(error))
         return
     for feature in FEATURES:
-        least = ".".join(map(str, feature.least))
+        minimum = ".".join(map(str, feature.least))
         if feature.works:
-            yield Topic("spark.features").good(f"{feature.name} (Spark {least} and newer)")
+            yield Topic("spark.features").good(f"{feature.name} (Spark {minimum} and newer)")
         else:
-            yield Topic("spark.features").skip(f"{feature.name}: needs Spark {least}. {feature.instead}")
+            yield Topic("spark.features").skip(f"{feature.name}: needs Spark {minimum}. {feature.instead}")
 
 
 def check_libraries(target: Target) -> Iterator[Finding]:
@@ -118,13 +118,13 @@ def check_libraries(target: Target) -> Iterator[Finding]:
 def judge_libraries(versions: Mapping[str, str | None], place: str) -> Iterator[Finding]:
     """One finding for Python and one for each library; the version of Spark decides what is old."""
     spark = version_numbers(versions.get("pyspark") or "") or OF_SPARK[0][0]
-    least = next((versions for version, versions in OF_SPARK if spark >= version), {})
+    minimum = next((versions for version, versions in OF_SPARK if spark >= version), {})
     for need in (PYTHON, *REQUIREMENTS):
         version = versions.get(need.name)
         if need.name == "protobuf" and version is None and spark < (4,):
             yield Topic("library.protobuf", place).skip("protobuf is not installed; Spark 3 has no state that needs it")
         else:
-            yield _judge_library(replace(need, least=least.get(need.name, need.least)), version, place)
+            yield _judge_library(replace(need, least=minimum.get(need.name, need.least)), version, place)
     topic = Topic("library.compiled", place)
     if versions.get(_COMPILED):
         yield topic.good("This installation has the compiled loops (docs/guides/performance.md)")
@@ -135,12 +135,12 @@ def judge_libraries(versions: Mapping[str, str | None], place: str) -> Iterator[
 def judge_java(version: str | None, place: str, spark: str | None = None) -> Finding:
     """Finding for the JDK that Spark would start; `spark` is its version."""
     check = Topic("library.java", place)
-    least = LEAST_JAVA_OF_SPARK_3 if spark is not None and spark.startswith("3.") else LEAST_JAVA
-    why = f"Spark {spark or 4} needs a JDK {least} or newer."
+    minimum = LEAST_JAVA_OF_SPARK_3 if spark is not None and spark.startswith("3.") else LEAST_JAVA
+    why = f"Spark {spark or 4} needs a JDK {minimum} or newer."
     if version is None:
         return check.failure("No JDK was found.", why, "Install a JDK 17 and set JAVA_HOME, or put it on PATH.")
     major = version_numbers(version.removeprefix("1."))[:1]  # 8 for `1.8.0_392`
-    if major < (least,):
+    if major < (minimum,):
         return check.failure(f"The JDK is {version}.", why, "Install a JDK 17 or 21 and set JAVA_HOME to it.")
     return check.good(f"JDK {version}")
 

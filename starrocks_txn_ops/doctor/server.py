@@ -79,14 +79,14 @@ def judge_versions(rows: Sequence[Row], kind: str, *, unreleased: bool = False) 
 
 def check_clock(target: Target) -> Iterator[Finding]:
     """Compare the server's UTC time with the middle of the query's round trip."""
-    before = target.clock.wall()
+    start = target.clock.wall()
     server_text = target.sql().value("SELECT utc_timestamp()")
-    after = target.clock.wall()
+    end = target.clock.wall()
     server_time = epoch_seconds(server_text)
     if server_time is None:
         yield Topic("server.clock").skip(f"the server's time cannot be read from {str(server_text)[:40]!r}")
     else:
-        yield judge_clock(server_time - (before + after) / 2, after - before, "the leader's clock")
+        yield judge_clock(server_time - (start + end) / 2, end - start, "the leader's clock")
 
 
 def epoch_seconds(moment: object) -> float | None:
@@ -186,9 +186,9 @@ def judge_threads(threads: ScanThreads, tables: int, jobs: int = 1) -> Finding:
         f"the smallest backend has {threads.count} threads for open loads, of which {threads.reserve} stay free for "
         "queries"
     )
-    needed = jobs * (tables + OWN_LOADS)
-    several = f", {jobs} jobs at once {needed}" if jobs > 1 else ""
-    if needed > threads.room:
+    need = jobs * (tables + OWN_LOADS)
+    several = f", {jobs} jobs at once {need}" if jobs > 1 else ""
+    if need > threads.room:
         return check.warning(
             f"A micro-batch with rows for all {tables} tables needs {tables + OWN_LOADS} open loads{several}; {there}.",
             "The sink splits it into several StarRocks transactions, and a source transaction with rows for more than "
@@ -208,11 +208,11 @@ def _count_running(target: Target, database: str, labels: Sequence[str]) -> int:
     sample = labels[:: max(1, len(labels) // _SAMPLE)]
     if target.leader is None or not sample:
         return len(labels)
-    ended = 0
+    finished = 0
     for label in sample:
         answer = target.send(Label(database, label).request(Operation.LOAD_STATE), target.leader)
-        ended += read_load_state(answer.status, answer.body).state in (LabelState.COMMITTED, LabelState.VISIBLE)
-    return round(len(labels) * (len(sample) - ended) / len(sample))
+        finished += read_load_state(answer.status, answer.body).state in (LabelState.COMMITTED, LabelState.VISIBLE)
+    return round(len(labels) * (len(sample) - finished) / len(sample))
 
 
 def checkpoint_age(path: str, now: float) -> float | None:

@@ -153,8 +153,10 @@ def judge_partitions(
     elif partitioning is not None and (met := obstacle(partitioning, version, partitions, limit)) is not None:
         yield (topic.failure if met.takes_no_row else topic.warning)(met.what, met.why, met.advice)
     else:
-        known = f"a load opens {limit}" if limit is not None else f"{OPEN_PARTITIONS} is not known: OPERATE ON SYSTEM"
-        count = "" if partitions is None else f"; the table has {partitions}, {known}"
+        limit_text = (
+            f"a load opens {limit}" if limit is not None else f"{OPEN_PARTITIONS} is not known: OPERATE ON SYSTEM"
+        )
+        count = "" if partitions is None else f"; the table has {partitions}, {limit_text}"
         yield topic.good(f"the sink makes the partitions that its rows need (ALTER on the table){count}")
 
 

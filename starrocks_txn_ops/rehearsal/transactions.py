@@ -223,8 +223,8 @@ def check_cut(stage: Stage, pause: float) -> Evidence:
     with stage.transaction() as label:
         _break_off(stage, label, {"id": 110, "note": "cut"})
         stage.clock.sleep(pause)
-        after = stage.load(label, "upserts", array({"id": 111, "note": "after"}))
-        outcome = stage.finish(label, after)
+        reply = stage.load(label, "upserts", array({"id": 111, "note": "after"}))
+        outcome = stage.finish(label, reply)
     counts = stage.count("upserts", 110, 110), stage.count("upserts", 111, 111)
     with stage.transaction() as label:
         stage.must_load(label, "upserts", array({"id": 112, "note": "before"}))
@@ -321,10 +321,10 @@ def check_late_rollback(stage: Stage) -> Evidence:
 @CHECKS.expects("label.reused", "An ended label cannot be begun again.", "3.2")
 def check_reuse(stage: Stage) -> Evidence:
     """Whether the label of a committed and of a rolled-back transaction can be begun again."""
-    with stage.transaction() as ended:
-        stage.must_load(ended, "upserts", array({"id": 130}))
+    with stage.transaction() as transaction:
+        stage.must_load(transaction, "upserts", array({"id": 130}))
     free = []
-    for label, how in ((_committed(stage), "committed"), (ended, "rolled back")):
+    for label, how in ((_committed(stage), "committed"), (transaction, "rolled back")):
         reply = stage.send(label.request(Operation.BEGIN, headers=stage.options.begin_headers()))
         if reply.status is not Status.LABEL_ALREADY_EXISTS:
             free.append(f"{how}: {reply_text(reply)}")

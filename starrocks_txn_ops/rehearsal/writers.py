@@ -32,7 +32,7 @@ _INSERTED, _MISSING = "2024-02-28", "2024-02-29"
 @CHECKS.expects("load.first", "Writers that load a table at once lose no row that was answered OK.", "4.5")
 def check_first_loads(stage: Stage) -> Evidence:
     """Several writers send the first load of each table of a label at the same time, as lanes without turns would."""
-    ended: Counter[str] = Counter()
+    ends: Counter[str] = Counter()
     with ThreadPoolExecutor(_WRITERS, "rehearsal") as pool:
         for number in range(_ROUNDS):
             first = 1_000 + number * _WRITERS
@@ -43,17 +43,17 @@ def check_first_loads(stage: Stage) -> Evidence:
                 ]
                 codes = [code for code in (writer.result() for writer in tries) if code]
                 if codes:
-                    ended.update(codes[:1])
+                    ends.update(codes[:1])
                     continue
                 stage.finish(label)
             rows = [stage.count(table, first, first + _WRITERS - 1) for table in _TABLES]
             if rows != [_WRITERS] * len(_TABLES):
                 return differs(f"{rows} of {_WRITERS} rows each are visible, and each load was answered OK", REPORT)
-    if not ended:
+    if not ends:
         return as_expected(f"{_ROUNDS} transactions of {_WRITERS} writers, no row is missing")
-    codes_text = ", ".join(f"{code} ({count})" for code, count in sorted(ended.items()))
+    codes_text = ", ".join(f"{code} ({count})" for code, count in sorted(ends.items()))
     return harmless(
-        f"{ended.total()} of {_ROUNDS} transactions of {_WRITERS} writers were ended: {codes_text}",
+        f"{ends.total()} of {_ROUNDS} transactions of {_WRITERS} writers were ended: {codes_text}",
         "the sink's lanes take turns at a table, and begin again under a new label",
     )
 
@@ -97,8 +97,8 @@ _SYSTEM = ("information_schema", "_statistics_", "sys")
 def _most_tables(stage: Stage) -> int:
     """The tables of the largest database but for the scratch one; none without one."""
     names = [str(row["schema_name"]) for row in stage.rows("SELECT SCHEMA_NAME FROM information_schema.schemata")]
-    others = [name for name in names if name not in (*_SYSTEM, stage.database)]
-    counts = [len(tables_of(replace(stage.options, database=name), stage.clock)) for name in others]
+    databases = [name for name in names if name not in (*_SYSTEM, stage.database)]
+    counts = [len(tables_of(replace(stage.options, database=name), stage.clock)) for name in databases]
     return max(counts, default=0)
 
 
@@ -125,8 +125,10 @@ def check_partition(stage: Stage) -> Evidence:
     for statement, values in statements(stage.options.database, stage.table("dated"), partitioning, [(_MISSING,)]):
         stage.rows(statement, values)
     for day, whose in ((_MISSING, "of the sink"), (_INSERTED, "of an INSERT")):
-        if (again := _load_day(stage, day)) is not None:
-            return differs(f"{what}; with the partition {whose}: {again.code}", "Write no such table on this release.")
+        if (refusal := _load_day(stage, day)) is not None:
+            return differs(
+                f"{what}; with the partition {whose}: {refusal.code}", "Write no such table on this release."
+            )
     return harmless(
         f"{what}; with the partition made before, it is committed",
         "the sink makes the automatic partitions that its rows need before it loads; the frontend's "

@@ -105,12 +105,12 @@ class Held:
         holder, options = self.holder, self.holder.options
         connection, job = holder.connection, str(options.job)
         keys = primary_keys(connection, options, self.deadline)
-        known = KnownColumns(connection, options.database)
+        known_columns = KnownColumns(connection, options.database)
         unchanged = UnchangedValues(
             options.database,
             lambda sql, values: connection.query(sql, values, self.deadline),
             keys,
-            columns_now=lambda table: known.columns(table, True, self.deadline),
+            columns_now=lambda table: known_columns.columns(table, True, self.deadline),
             decoded=options.decoded,
         )
         loads = table_loads(options, [*rows], keys, unchanged)

@@ -98,14 +98,14 @@ def named(names: Sequence[str], tables: Sequence[Mapped], left_out: Mapping[str,
 
     Raises InputError for a name of none, which says why the source's table is left out, or names those that are near.
     """
-    known = dict.fromkeys(name for table in tables for name in table.names)
+    record = dict.fromkeys(name for table in tables for name in table.names)
     for name in names:
-        if name in known:
+        if name in record:
             continue
         if name in left_out:
             raise InputError(f"The file does not write the source's table {name}: {left_out[name]}.", hint=_NOT_MAPPED)
-        same = [other for other in known if _last(other) == _last(name)][:3]
-        hint = f"Did you mean {' or '.join(same)}?" if same else did_you_mean(name, known, _NOT_MAPPED)
+        same = [other for other in record if _last(other) == _last(name)][:3]
+        hint = f"Did you mean {' or '.join(same)}?" if same else did_you_mean(name, record, _NOT_MAPPED)
         raise InputError(f"The file writes no table {name}, and from none of this name.", hint=hint)
     return [table for table in tables if not {*table.names}.isdisjoint(names)]
 
@@ -155,12 +155,12 @@ def comparisons(
     if of_table.only_history:
         raise Unmatched("it has a history alone, which the source does not have")
     names = {column.name for column in columns}
-    apart = SOURCE_TABLE in of_table.metadata and SOURCE_TABLE in names
-    groups = [(source,) for source in table.sources] if apart else [table.sources]
+    by_source = SOURCE_TABLE in of_table.metadata and SOURCE_TABLE in names
+    groups = [(source,) for source in table.sources] if by_source else [table.sources]
     build = _Builder(
         of_table, {column.name: column for column in columns}, database, kind, declared_keys, hexadecimal, in_utc
     )
-    return [build.comparison(group, apart, share) for group in groups]
+    return [build.comparison(group, by_source, share) for group in groups]
 
 
 @dataclass(slots=True)
@@ -232,10 +232,12 @@ class _Builder:
         """The other columns that all sources have; those that some lack are named."""
         of_sources = [dict(source.columns) for source in sources]
         names = [name for name in of_sources[0] if name not in keys]
-        names += [name for more in of_sources[1:] for name in more if name not in names and name not in keys]
+        names += [
+            name for further_names in of_sources[1:] for name in further_names if name not in names and name not in keys
+        ]
         shared = [name for name in names if all(name in columns for columns in of_sources)]
         self.notes += [f"{name}: not every one of its sources has it" for name in names if name not in shared]
-        kept = list[str]()
+        compared = list[str]()
         for name in shared:
             target = self.rules.target_of(name)
             if target is None:
@@ -245,11 +247,11 @@ class _Builder:
             elif target not in self.columns:
                 self.lacks.append(target)
             else:
-                kept.append(name)
+                compared.append(name)
         of_source = {self.rules.target_of(name) for name in (*names, *keys)}
         gone = [name for name in self.columns if name not in of_source and name not in self.rules.own]
         self.notes += [f"{name}: the source has no such column" for name in gone]
-        return kept
+        return compared
 
     def _branch(self, source: DescribedTable, keys: Sequence[str], values: Sequence[str]) -> Branch:
         types = dict(source.columns)

@@ -81,13 +81,13 @@ class Progress:
     @property
     def line(self) -> str:
         """Tables, ranges and rows that are done, and after a second the time that is left."""
-        left = ""
+        time_text = ""
         elapsed = self.clock.monotonic() - self._began
         if 0 < self.rows <= self.total and elapsed > 1.0:
-            left = f", about {duration(elapsed / self.rows * (self.total - self.rows))} left"
-        again = f", {self.suspects} rows looked at again" if self.suspects else ""
+            time_text = f", about {duration(elapsed / self.rows * (self.total - self.rows))} left"
+        suspects = f", {self.suspects} rows looked at again" if self.suspects else ""
         done = f"{self.ranges} ranges, {min(self.rows, self.total):,} of {self.total:,} rows"
-        return f"table {self.number} of {self.tables} ({self.table}): {done}{again}{left}"
+        return f"table {self.number} of {self.tables} ({self.table}): {done}{suspects}{time_text}"
 
     def _show(self) -> None:
         terminal = self.out.isatty()

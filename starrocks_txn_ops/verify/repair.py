@@ -125,10 +125,10 @@ class Repair:
 
         Raises StarRocksSinkError.
         """
-        left, pending = self._left(), keys
+        rest, pending = self._left(), keys
         while pending:
             pending = [*self._repair(pending[: self._most]), *pending[self._most :]]
-        return self._left() - left < len(keys)
+        return self._left() - rest < len(keys)
 
     def _left(self) -> int:
         return sum(work.left.total() for work in self.works)
@@ -139,11 +139,11 @@ class Repair:
         for number in range(ROUNDS):
             if number:
                 self.clock.sleep(_PAUSE * number)
-            before = self._look(keys, lambda work: work.source, 0 if number else MOST_LETTERS)
-            keys, later = keys[: len(before)], [*keys[len(before) :], *later]
+            first_look = self._look(keys, lambda work: work.source, 0 if number else MOST_LETTERS)
+            keys, later = keys[: len(first_look)], [*keys[len(first_look) :], *later]
             passed = self.passage.passed(self.source.place())
             target = self._look(keys, lambda work: work.target)
-            keys = [(work, key) for work, key in keys if _kind(work, key, before, target)]
+            keys = [(work, key) for work, key in keys if _kind(work, key, first_look, target)]
             if not keys:
                 return later
             if not passed:
@@ -153,7 +153,7 @@ class Repair:
             began = self.clock.monotonic()
             try:
                 with self.holder.hold() as held:
-                    keys = self._mend(keys, before, target, held)
+                    keys = self._mend(keys, first_look, target, held)
             except Fenced as lost:
                 self.progress.says(f"The job was taken back before the repair was written; again. ({lost.message})")
                 reason, self._most = LOST, max(core.KEYS, len(keys) // 2)  # fewer keys need less time
@@ -170,35 +170,35 @@ class Repair:
         by_work: dict[int, list[Key]] = {}
         for work, key in keys:
             by_work.setdefault(work.number, []).append(key)
-        found: _Look = {}
+        look: _Look = {}
         size = 0
         for work in self.works:
             for some in core.batches(by_work.get(work.number, []), core.KEYS):
                 rows = side(work).rows(some)
-                found |= {(work.number, key): sorted(rows.get(key, ()), key=str) for key in some}
+                look |= {(work.number, key): sorted(rows.get(key, ()), key=str) for key in some}
                 size += sum(len(text or "") for of_key in rows.values() for row in of_key for text in row)
                 if 0 < letters <= size:
-                    return found
-        return found
+                    return look
+        return look
 
     def _mend(
         self, keys: Sequence[tuple[Work, Key]], before: _Look, target: _Look, held: Held
     ) -> list[tuple[Work, Key]]:
         """Write the rows of those keys that rest; returns the keys to look at again."""
         target_now = self._look(keys, lambda work: work.target)
-        after = self._look(keys, lambda work: work.source)
-        rows, mended, again = list[DeadLetterRow](), list[tuple[Work, Key, int]](), list[tuple[Work, Key]]()
+        second_look = self._look(keys, lambda work: work.source)
+        rows, mended, repeats = list[DeadLetterRow](), list[tuple[Work, Key, int]](), list[tuple[Work, Key]]()
         for work, key in keys:
             place = (work.number, key)
-            if before[place] == after[place] and target[place] == target_now[place]:
+            if before[place] == second_look[place] and target[place] == target_now[place]:
                 try:
-                    texts = work.rows_of(key, after[place], present=bool(target_now[place]))
+                    texts = work.rows_of(key, second_look[place], present=bool(target_now[place]))
                 except NotWritable as reason:
                     work.left[str(reason)] += 1
                     continue
                 rows += texts
-                mended.append((work, key, len(after[place])))
-            again.append((work, key))
+                mended.append((work, key, len(second_look[place])))
+            repeats.append((work, key))
         if mended:
             self._empty([(work, key) for work, key, _ in mended if not work.shape.keyed], target_now, held)
             label = held.write(rows) if rows else ""
@@ -208,7 +208,7 @@ class Repair:
                 work.done += 1
                 if label and label not in work.labels:
                     work.labels.append(label)
-        return again
+        return repeats
 
     def _empty(self, keys: Sequence[tuple[Work, Key]], target: _Look, held: Held) -> None:
         """Delete the rows of keys in tables without a primary key: a load cannot replace them."""

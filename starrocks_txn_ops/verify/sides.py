@@ -70,14 +70,14 @@ class Side:
 
     def rows(self, keys: Sequence[Key]) -> Rows:
         """The values of these keys' rows as texts; other keys that a collation finds are left out."""
-        found: dict[Key, list[Row]] = {key: [] for key in keys}
+        rows_by_key: dict[Key, list[Row]] = {key: [] for key in keys}
         if keys:
             size = len(self.questions.keys)
             for row in self.ask(self.questions.rows(keys)):
                 key = self._key(row[:size])
-                if key in found:  # a collation may find more
-                    found[key].append(tuple(_text(value) for value in row[size:]))
-        return {key: rows for key, rows in found.items() if rows}
+                if key in rows_by_key:  # a collation may find more
+                    rows_by_key[key].append(tuple(_text(value) for value in row[size:]))
+        return {key: rows for key, rows in rows_by_key.items() if rows}
 
     def all_rows(self, span: KeyRange, most: int) -> Rows | None:
         """The values of a range's rows as texts, by key; None if there are more than `most`."""
@@ -151,10 +151,10 @@ def _mysql(place: SourceDatabase, password: str) -> Iterator[Source]:
     A transaction is in the binlog before its rows are visible. So each commit of the snapshot is in front of a
     position that is read behind it, as with PostgreSQL, and no lock is needed.
     """
-    more = {"charset": "utf8mb4", "init_command": _MYSQL_SESSION}
+    arguments = {"charset": "utf8mb4", "init_command": _MYSQL_SESSION}
     with (
-        place.mysql_connection(password, _CONNECT_SECONDS, **more) as still,
-        place.mysql_connection(password, _CONNECT_SECONDS, autocommit=True, **more) as moving,
+        place.mysql_connection(password, _CONNECT_SECONDS, **arguments) as still,
+        place.mysql_connection(password, _CONNECT_SECONDS, autocommit=True, **arguments) as moving,
     ):
 
         def asking(connection: Any) -> Ask:

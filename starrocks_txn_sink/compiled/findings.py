@@ -80,7 +80,7 @@ def find(
     rows, bounds, data = len(payload), bounds_of(payload), payload.buffers()[2]
     if data is None:  # all are empty
         return Findings([*range(rows)], [], np.arange(rows, dtype=np.int32))
-    found, counts = np.empty((len(RowKind), rows), dtype=np.int32), np.zeros(len(RowKind), dtype=np.int64)
+    findings, counts = np.empty((len(RowKind), rows), dtype=np.int32), np.zeros(len(RowKind), dtype=np.int64)
     octets = None if deleted is None else np.ascontiguousarray(deleted, dtype=np.uint8)
     numbers = None if tables is None else np.ascontiguousarray(tables, dtype=np.int32)
     begun = None if shapes is None else shapes.begun_by(names)
@@ -88,9 +88,9 @@ def find(
     library().txn_sink_find(
         *(bounds.ctypes.data, bounds.itemsize == 8, data.address, _address(octets), _address(numbers)),
         *(None if rules is None else rules.plans, _address(begun), *met),
-        *(rows, found.ctypes.data, counts.ctypes.data),
+        *(rows, findings.ctypes.data, counts.ctypes.data),
     )
-    doubtful, new, misfits = (found[kind, : counts[kind]] for kind in RowKind)
+    doubtful, new, misfits = (findings[kind, : counts[kind]] for kind in RowKind)
     return Findings(doubtful.tolist(), new.tolist(), misfits)
 
 
@@ -116,21 +116,21 @@ class RowFindings:
 
     def doubtful(self, batch: pa.RecordBatch) -> list[int] | None:
         """Numbers of the rows that may be something else than one object; None without the loop."""
-        found = self._of(batch)
-        return None if found is None else found.doubtful
+        findings = self._of(batch)
+        return None if findings is None else findings.doubtful
 
     def new_rows(self, batch: pa.RecordBatch) -> list[int] | None:
         """Numbers of the rows with a new shape, and of those that are not one plain object; None without the loop."""
-        found = self._of(batch)
+        findings = self._of(batch)
         self._asked = True
-        return None if found is None else found.new
+        return None if findings is None else findings.new
 
     def misfits(self, batch: pa.RecordBatch, rules: ColumnRules) -> Numbers | None:
         """Numbers of the rows that are not plainly kept by these rules; None without the loop."""
-        found = self._of(batch)
-        if found is not None and rules is not self._rules:  # the columns of a table have changed
-            found = find(batch.column(columns.PAYLOAD), self.numbers(batch)[1], rules=rules)
-        return None if found is None else found.misfits
+        findings = self._of(batch)
+        if findings is not None and rules is not self._rules:  # the columns of a table have changed
+            findings = find(batch.column(columns.PAYLOAD), self.numbers(batch)[1], rules=rules)
+        return None if findings is None else findings.misfits
 
     def _of(self, batch: pa.RecordBatch) -> Findings | None:
         if self._last() is batch:

@@ -34,14 +34,16 @@ class LongKeys:
         rooms = self._rooms[tables]
         data = payload.buffers()[2]
         if is_available() and payload.type in TEXTS and data is not None and len(payload):
-            bounds, found = bounds_of(payload), np.empty(len(payload), dtype=np.int64)
+            bounds, finding = bounds_of(payload), np.empty(len(payload), dtype=np.int64)
             chosen = np.ascontiguousarray(np.where(rooms < 0, -1, tables), dtype=np.int32)
             place = bounds.ctypes.data, bounds.itemsize == 8, data.address, self._plans, chosen.ctypes.data
-            numbers: list[int] = found[: library().txn_sink_long_keys(*place, len(payload), found.ctypes.data)].tolist()
+            numbers: list[int] = finding[
+                : library().txn_sink_long_keys(*place, len(payload), finding.ctypes.data)
+            ].tolist()
             return numbers
         sizes = pc.binary_length(payload).fill_null(0).to_numpy(zero_copy_only=False)
-        others: list[int] = np.flatnonzero((rooms >= 0) & (sizes > rooms)).tolist()
-        return others
+        doubts: list[int] = np.flatnonzero((rooms >= 0) & (sizes > rooms)).tolist()
+        return doubts
 
 
 def _key_texts(size: KeySize | None) -> Any:

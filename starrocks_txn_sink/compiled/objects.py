@@ -45,17 +45,17 @@ def read_objects(
     if values.null_count:
         events = values.is_valid().to_numpy(zero_copy_only=False).copy()
     place = bounds.ctypes.data, bounds.itemsize == 8, data.address, events.ctypes.data, len(values)
-    at = judgements = 0
-    while (at := reading.read(*place, at)) < len(values):
+    start = judgements = 0
+    while (start := reading.read(*place, start)) < len(values):
         judgements += 1
-        if judgements > most_judgements(at):
+        if judgements > most_judgements(start):
             return None
-        event = judge(values[at])
+        event = judge(values[start])
         if event is None:
-            events[at] = False
-        elif not reading.add(event, at, int(bounds[at + 1] - bounds[at])):
+            events[start] = False
+        elif not reading.add(event, start, int(bounds[start + 1] - bounds[start])):
             return None
-        at += 1
+        start += 1
     return reading.table(), events
 
 

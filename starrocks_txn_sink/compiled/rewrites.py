@@ -79,7 +79,7 @@ class ColumnRules:
         self._kept: list[object] = []  # lives as long as what points to it
         plans = [(self._array(columns), len(columns), sum(column[2] & 1 for column in columns)) for columns in tables]
         self.plans: Any = (layout.Plan * len(plans))(
-            *(layout.Plan(ctypes.addressof(array), count, needed) for array, count, needed in plans)
+            *(layout.Plan(ctypes.addressof(array), count, need) for array, count, need in plans)
         )
 
     def fit(self, rows: pa.Array, tables: _Numbers, judge: _JudgeRow) -> tuple[pa.Array, Bools] | None:
@@ -147,15 +147,15 @@ def _write_by_schemas(
     pairs = zip(parts, schemas, strict=True)
     schema_array = (layout.MessageSchema * len(schemas))(
         *(
-            layout.MessageSchema(ctypes.addressof(part), before, len(before), header)
-            for part, (_, before, header) in pairs
+            layout.MessageSchema(ctypes.addressof(part), prefix_bytes, len(prefix_bytes), header)
+            for part, (_, prefix_bytes, header) in pairs
         )
     )
-    before = sum(len(text) for _, text, _ in schemas) // max(len(schemas), 1)
-    room = 3 * messages.nbytes + before * len(messages)
-    written = _rewrite(function, messages, schema_array, schema_numbers, judge, room)
-    if written is not None:
-        return written
+    prefix_bytes = sum(len(text) for _, text, _ in schemas) // max(len(schemas), 1)
+    room = 3 * messages.nbytes + prefix_bytes * len(messages)
+    output = _rewrite(function, messages, schema_array, schema_numbers, judge, room)
+    if output is not None:
+        return output
     texts = [b"" if schema < 0 else judge(number) for number, schema in enumerate(schema_numbers.tolist())]
     fits: Bools = np.fromiter((text is not None for text in texts), dtype=bool, count=len(texts))
     return pa.array([(text or b"").decode() for text in texts], pa.string()), fits
@@ -177,25 +177,25 @@ def _rewrite(
     output, ends = pa.allocate_buffer(room, resizable=True), np.zeros(len(rows) + 1, dtype=np.int32)
     fits: Bools = np.ones(len(rows), dtype=bool)
     text = bounds.ctypes.data, bounds.itemsize == 8, data.address, plan_array, plan_numbers.ctypes.data, len(rows)
-    at = judgements = 0
+    start = judgements = 0
     while True:
-        at = rewrite(*text, output.address, room, ctypes.byref(used_bytes), ends.ctypes.data, at)
-        if at == len(rows):
+        start = rewrite(*text, output.address, room, ctypes.byref(used_bytes), ends.ctypes.data, start)
+        if start == len(rows):
             break
-        if at < 0:
-            at, room = -1 - at, _more_room(output, room + 1)
+        if start < 0:
+            start, room = -1 - start, _more_room(output, room + 1)
             continue
         judgements += 1
-        if judgements > most_judgements(at):
+        if judgements > most_judgements(start):
             return None
-        row = judge(at)
-        fits[at] = row is not None
+        row = judge(start)
+        fits[start] = row is not None
         if row:
             room = _more_room(output, used_bytes.value + len(row))
             ctypes.memmove(output.address + used_bytes.value, row, len(row))
             used_bytes.value += len(row)
-        at += 1
-        ends[at] = used_bytes.value
+        start += 1
+        ends[start] = used_bytes.value
     output.resize(used_bytes.value, shrink_to_fit=True)
     valid = pa.array(rows.is_valid()).buffers()[1] if rows.null_count else None
     buffers = [valid, pa.py_buffer(ends), output]

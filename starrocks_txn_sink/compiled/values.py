@@ -50,8 +50,8 @@ class ValueJudge:
         `numbers` has the table of each row, -1 for a row that is not judged, as those of a table without columns are. A
         row with a fault stays as it is.
         """
-        found = find(rows, numbers, rules=self.columns)
-        return self.fit_misfits(rows, numbers, None if found is None else found.misfits)
+        findings = find(rows, numbers, rules=self.columns)
+        return self.fit_misfits(rows, numbers, None if findings is None else findings.misfits)
 
     def fit_misfits(
         self, rows: pa.Array, numbers: Numbers, misfits: Numbers | None
@@ -88,8 +88,8 @@ class ValueJudge:
     @cached_property
     def _with_columns(self) -> Numbers:
         """The number of each table, -1 for one without columns and for none."""
-        known = [number if table.columns else -1 for number, table in enumerate(self.tables)]
-        return np.array([*known, -1], dtype=np.int32)
+        numbers = [number if table.columns else -1 for number, table in enumerate(self.tables)]
+        return np.array([*numbers, -1], dtype=np.int32)
 
     @cached_property
     def timed(self) -> bool:
@@ -104,16 +104,16 @@ def _text(row: pa.Scalar) -> str:
 
 
 def _columns_of(table: RowRules) -> list[Column]:
-    needed, key = {*table.needed}, {*table.key}
+    needed_names, key = {*table.needed}, {*table.key}
     rules = []
     for name, column in table.columns.items():
         rule = _rule_of(column.type, column.nullable, utc=table.zone is None)
         if name in table.decoded:
-            most = _NO_LIMIT if column.type.length is None else column.type.length
-            rule = ColumnKind.BYTES, most, int(table.decoded[name] is Encoding.HEX), column.nullable, ()
+            limit = _NO_LIMIT if column.type.length is None else column.type.length
+            rule = ColumnKind.BYTES, limit, int(table.decoded[name] is Encoding.HEX), column.nullable, ()
         elif table.encodes_bytes and column.type.name == "VARBINARY":
             rule = ColumnKind.ASK, 0, 0, column.nullable, ()
-        rules.append((name, rule, (name in needed) + 2 * (name in key), *table.filler(name)))
+        rules.append((name, rule, (name in needed_names) + 2 * (name in key), *table.filler(name)))
     return rules
 
 

@@ -225,11 +225,11 @@ class SharedTransactionCoordinator:
         """
         self.rooms = rooms
         receipts: list[model.Receipt] = []
-        after: dict[str, int] = {}
+        visible: dict[str, int] = {}
         while True:
             part = self.quarantine.part if self.quarantine is not None else EVERYTHING
             try:
-                receipt, stopped = yield from self._write_part(replace(part, after=after) if after else part)
+                receipt, stopped = yield from self._write_part(replace(part, after=visible) if visible else part)
             except RowsRejected as error:
                 if self.quarantine is None:
                     raise
@@ -239,16 +239,16 @@ class SharedTransactionCoordinator:
                 receipts.append(receipt)
                 self.committed(receipt)
                 if not self.fenced:  # the ledger would leave them out
-                    after |= {span.partition: span.last for span in receipt.positions}
+                    visible |= {span.partition: span.last for span in receipt.positions}
             if self.unsorted:
                 return receipts
-            left = self.rooms is not None and self.rooms.go_on(self.shares)
-            ended = not stopped and not left  # else the lanes read everything again, and leave out what is visible
+            waits = self.rooms is not None and self.rooms.go_on(self.shares)
+            is_end = not stopped and not waits  # else the lanes read everything again, and leave out what is visible
             if self.quarantine is not None:
-                ended = self.quarantine.commit(stopped=stopped or left)
-            if stopped and part.upto is None and not left:
+                is_end = self.quarantine.commit(stopped=stopped or waits)
+            if stopped and part.upto is None and not waits:
                 yield NextRound()
-            elif ended:
+            elif is_end:
                 return receipts
 
     def _write_part(self, part: Part) -> Orders[tuple[model.Receipt | None, bool]]:
@@ -389,9 +389,9 @@ def judge(lanes: LanesResult, *, may_sort: bool) -> str:
     clocks of the hosts agree.
     """
     reasons = list(lanes.unsorted)
-    twice = find_shared_partition(lanes.shares)
-    if twice is not None:
-        reasons.append(f"Source partition {twice} came in two tasks.")
+    shared = find_shared_partition(lanes.shares)
+    if shared is not None:
+        reasons.append(f"Source partition {shared} came in two tasks.")
     if may_sort:
         errors = (failure.error for failure in lanes.failures)
         reasons += [error.message for error in errors if isinstance(error, (InputError, SourceChanged))]
@@ -443,8 +443,8 @@ def unknown_columns(missing: model.MissingColumns) -> UnknownColumn:
 def _rank(failure: LaneFailure) -> tuple[bool, bool, int, float]:
     """The order of failures: causes before consequences."""
     error = failure.error
-    ended = isinstance(error, LoadFailed) and not isinstance(error, LoadsCollided)
-    vague = 2 if ended else int(isinstance(error, TaskRepeated))
+    is_end = isinstance(error, LoadFailed) and not isinstance(error, LoadsCollided)
+    vague = 2 if is_end else int(isinstance(error, TaskRepeated))
     return not isinstance(error, KeyRepeated), error.retryable, vague, failure.at
 
 
@@ -455,9 +455,9 @@ def find_shared_partition(shares: Iterable[LaneShare]) -> str | None:
     """
     partitions: set[str] = set()
     for share in shares:
-        twice = partitions.intersection(share.partitions)
-        if twice:
-            return min(twice)
+        shared = partitions.intersection(share.partitions)
+        if shared:
+            return min(shared)
         partitions.update(share.partitions)
     return None
 

@@ -168,9 +168,9 @@ class Lane:
 
         A load is slow if it has run for half of the timeout; once the input has ended, every load is.
         """
-        timeout, ended = self.buffer.limits.timeout, self.buffer.ended
-        slow = sorted(table for table in self._loading if ended or now - self._loading[table] >= timeout / 2)
-        if not ended and not slow:
+        timeout, end = self.buffer.limits.timeout, self.buffer.ended
+        slow = sorted(table for table in self._loading if end or now - self._loading[table] >= timeout / 2)
+        if not end and not slow:
             partition = self.buffer.open_partition
             inside = f"; source partition {partition} is still inside one source transaction" if partition else ""
             return errors.TransactionTimedOut(

@@ -299,8 +299,8 @@ _SPANS_NAMED = 5
 def name_spans(spans: Sequence[PositionSpan]) -> str:
     """The first source partitions with their positions, and how many more there are."""
     texts = [f"{span.partition} {span.first} to {span.last}" for span in spans[:_SPANS_NAMED]]
-    more = [f"{len(spans) - _SPANS_NAMED} more source partitions"] if len(spans) > _SPANS_NAMED else []
-    return "; ".join([*texts, *more])
+    rest = [f"{len(spans) - _SPANS_NAMED} more source partitions"] if len(spans) > _SPANS_NAMED else []
+    return "; ".join([*texts, *rest])
 
 
 def name_source(error: StarRocksSinkError, spans: Sequence[PositionSpan]) -> StarRocksSinkError:

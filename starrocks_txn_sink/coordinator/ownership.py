@@ -76,8 +76,8 @@ def _joined(regions: Iterable[RegionCount]) -> tuple[RegionCount, ...]:
     counts: dict[tuple[str, str], list[int]] = {}
     for region in regions:
         count = counts.setdefault((region.partition, region.table), [0, 0, 0])
-        for at, amount in enumerate((region.rows, region.bytes, region.compacted)):
-            count[at] += amount
+        for index, amount in enumerate((region.rows, region.bytes, region.compacted)):
+            count[index] += amount
     return tuple(RegionCount(*place, *count) for place, count in sorted(counts.items()))
 
 
@@ -213,7 +213,7 @@ def log_entries(job: str, batch_id: int, now_text: Callable[[], str]) -> Entries
     """
 
     def entries(label: str, contents: LabelContents) -> Chunk:
-        chunk, at, counts = Chunk("", ledger.LOG_TABLE), now_text(), contents.rows_by_partition()
+        chunk, time, counts = Chunk("", ledger.LOG_TABLE), now_text(), contents.rows_by_partition()
         tables: dict[str, list[str]] = {}
         for count in contents.region_counts():
             tables.setdefault(count.partition, []).append(count.table)
@@ -228,7 +228,7 @@ def log_entries(job: str, batch_id: int, now_text: Callable[[], str]) -> Entries
                 "label": label,
                 "batch": batch_id,
                 "tables": ",".join(tables.get(span.partition, ())[:_MOST_TABLES]),
-                "loaded_at": at,
+                "loaded_at": time,
             }
             for span in contents.position_spans()
         ]

@@ -92,9 +92,9 @@ class Pace:
         """
         planned = begun - self._usual_gap(begun) if planned is None else min(planned, begun)
         if self._planned is not None:
-            self._planned, before = max(planned, self._ended), self._planned
+            self._planned, planned_before = max(planned, self._ended), self._planned
             wait = self._planned - self._ended
-            self._samples.append(_Sample(now - self._planned, wait, self._planned - before))
+            self._samples.append(_Sample(now - self._planned, wait, self._planned - planned_before))
         else:  # a query's first micro-batch starts much that the others find
             self._planned = planned
         hold, reason = self._hold(backlog)
@@ -110,8 +110,8 @@ class Pace:
     def _late(self) -> float:
         """The share of rows that were late in the newest micro-batches, if they came evenly since the planning before,
         or, where Spark has waited for rows, in its usual wait."""
-        most = _IDLE * self._usual_wait()
-        spans = [sample.interval if sample.wait <= most else most for sample in self._samples]
+        limit = _IDLE * self._usual_wait()
+        spans = [sample.interval if sample.wait <= limit else limit for sample in self._samples]
         late = [
             min(span, max(0.0, span + sample.visible - self.freshness))
             for span, sample in zip(spans, self._samples, strict=True)
@@ -134,8 +134,8 @@ class Pace:
             return 0.0, Reason.BACKLOG
         if not self._samples:
             return 0.0, Reason.GOAL
-        most, goal = _IDLE * self._usual_wait(), self.freshness * _MARGIN
-        needs = [(min(sample.wait, most), sample.visible) for sample in self._samples]
+        limit, goal = _IDLE * self._usual_wait(), self.freshness * _MARGIN
+        needs = [(min(sample.wait, limit), sample.visible) for sample in self._samples]
         reachable = [(wait, visible) for wait, visible in needs if wait + visible < goal]
         newest_wait, newest = needs[-1]
         if not reachable or newest_wait + newest >= goal:

@@ -129,12 +129,12 @@ class Quarantine:
 
     def _reason_of(self, error: RowsRejected) -> str:
         """The message of the last suspect's rejection, with what the server has said of the same rows before."""
-        said = [
+        reasons = [
             self._said[table][1]
             for table, (rows, _) in error.by_table.items()
             if self._said.get(table, (0, ""))[0] == rows
         ]
-        return error.message.replace(UNSAID, "; ".join(said)) if said else error.message
+        return error.message.replace(UNSAID, "; ".join(reasons)) if reasons else error.message
 
     def commit(self, *, stopped: bool = False) -> bool:
         """What is loaded of the part is visible; returns whether everything is.

@@ -134,8 +134,8 @@ class TableRooms:
     def room(self) -> TableRoom:
         """Of the next label. One lane may take any tables, several only those that are certain to have room."""
         names = self.names if self.lanes > 1 or len(self.names) > self.wanted else frozenset[str]()
-        others = max(0, self.wanted - len(names)) // self.lanes
-        return TableRoom(len(names) + others, names, self._waits)
+        rest = max(0, self.wanted - len(names)) // self.lanes
+        return TableRoom(len(names) + rest, names, self._waits)
 
     def make_wait(self, waits: Mapping[str, int]) -> None:
         """The next label is for the same tables, without the rows behind `waits`."""
@@ -158,26 +158,28 @@ class TableRooms:
         Raises TooManyTables if each source partition goes on with a source transaction that has no room: what was
         before them is visible.
         """
-        left = [share.left for share in shares if share.left]
-        if left:
-            self._choose(left)
-        return bool(left)
+        lanes = [share.left for share in shares if share.left]
+        if lanes:
+            self._choose(lanes)
+        return bool(lanes)
 
     def _choose(self, lanes: Iterable[TablesAhead]) -> None:
         """Give the next label the tables of as many source transactions as fit, in each source partition in order."""
-        ahead: dict[str, deque[Sequence[str]]] = {}
+        groups_by_partition: dict[str, deque[Sequence[str]]] = {}
         for lane in lanes:
             for partition, groups in lane.items():
-                ahead.setdefault(partition, deque()).extend(groups)
-        firsts = {partition: set(groups[0]) for partition, groups in ahead.items()}
+                groups_by_partition.setdefault(partition, deque()).extend(groups)
+        firsts = {partition: set(groups[0]) for partition, groups in groups_by_partition.items()}
         self.most, chosen = max(self.most, self.grow(0)), set[str]()
         self.needed = max(self.needed, 2 * (self.most + self.own))  # there are more
-        while (tables := _cheapest(ahead, chosen, self.wanted)) is not None:
+        while (tables := _cheapest(groups_by_partition, chosen, self.wanted)) is not None:
             chosen |= tables
         if not chosen:
             chosen = min(firsts.values(), key=len)
             self._make_fit(chosen)
-        self._waits = {name: at for name, at in self._waits.items() if not firsts.get(name, chosen) <= chosen}
+        self._waits = {
+            name: position for name, position in self._waits.items() if not firsts.get(name, chosen) <= chosen
+        }
         self.names = frozenset(chosen)
 
     def _make_fit(self, tables: set[str]) -> None:
@@ -209,7 +211,7 @@ def _cheapest(ahead: Mapping[str, deque[Sequence[str]]], chosen: set[str], most:
     for groups in ahead.values():
         while groups and chosen.issuperset(groups[0]):
             groups.popleft()
-        further = set(groups[0]) - chosen if groups else None
-        if further and len(chosen) + len(further) <= most and (cheapest is None or len(further) < len(cheapest)):
-            cheapest = further
+        extra = set(groups[0]) - chosen if groups else None
+        if extra and len(chosen) + len(extra) <= most and (cheapest is None or len(extra) < len(cheapest)):
+            cheapest = extra
     return cheapest

@@ -220,10 +220,10 @@ class WriteBuffer:
         """
         if not ends.source_transactions and not ends.digest:
             return
-        before = self.spans.get(ends.partition)
-        if before is None:
+        span = self.spans.get(ends.partition)
+        if span is None:
             _refuse_long(ends.partition)
-        self.spans[ends.partition] = join_spans(before, ends)
+        self.spans[ends.partition] = join_spans(span, ends)
 
     def _spill_held(self) -> None:
         """Spill held rows when the buffer is full: before the end no load makes room.

@@ -175,8 +175,8 @@ class HttpTransport:
             sleep=self._clock.sleep,
             reraise=True,
         )
-        most = self._options.read_timeout
-        exchanges = (Exchange(request, first, headers, None, deadline, most) for first in itertools.cycle(addresses))
+        limit = self._options.read_timeout
+        exchanges = (Exchange(request, first, headers, None, deadline, limit) for first in itertools.cycle(addresses))
         return retrying(lambda: self._follow(next(exchanges), body))
 
     def _pause(self, addresses: int, deadline: Deadline, state: RetryCallState) -> float:
@@ -202,20 +202,20 @@ class HttpTransport:
         hops = {(first.url, False)}
         for _ in range(HOPS + 1):
             answer, asked = self._perform(replace(exchange, address=target, body=body if sending else None)), target
-            taken = not sending
+            is_taken = not sending
             try:
                 if answer.status != REDIRECT:
                     reply = _read_answer(operation, answer, sending)
-                    taken = taken or reply.status is Status.OK
+                    is_taken = is_taken or reply.status is Status.OK
                     self._frontends.remember_leader(question_address if sending else target)
                     return reply
                 question_address, target = target, self._target_of(answer.location)
             except (errors.TransportError, errors.HttpRefused, errors.RedirectRefused) as error:
-                taken = False
+                is_taken = False
                 error.context.setdefault("url", str(asked))
                 raise
             finally:
-                if not taken:
+                if not is_taken:
                     self._connections.for_this_thread().drop(asked)
             # Only a backend gets the body; frontends get an empty PUT.
             sending = operation is Operation.LOAD and not self._frontends.includes(target)

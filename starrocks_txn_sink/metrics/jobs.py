@@ -71,9 +71,9 @@ class AssemblerLevels:
         """Add the counts of one stage and micro-batch (assembler.counters); return source transactions by outcome."""
         # A micro-batch without events says nothing about the source transactions that are still open.
         if counts.get("events"):
-            before = self._levels.get(name, AssemblerLevel())
+            level = self._levels.get(name, AssemblerLevel())
             opened = int(counts.get("open", 0))
-            oldest = counts.get("oldest_open") or before.oldest or now
+            oldest = counts.get("oldest_open") or level.oldest or now
             rows, size = int(counts.get("open_rows", 0)), int(counts.get("state_bytes", 0))
             self._levels[name] = AssemblerLevel(
                 opened, rows, size, float(oldest) if opened else 0.0, tuple(transactions) if opened else ()

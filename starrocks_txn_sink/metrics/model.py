@@ -409,21 +409,21 @@ class Model:
             self.tablet_rooms[fields["database"]] = room
         rooms = self.tablet_rooms
         rowsets: dict[str, float] = {}
-        for known in rooms.values():
-            most = sorted(known.rowsets.items(), key=lambda pair: -pair[1])[:TABLES]
-            rowsets.update({table: max(float(count), rowsets.get(table, 0.0)) for table, count in most})
+        for record in rooms.values():
+            largest = sorted(record.rowsets.items(), key=lambda pair: -pair[1])[:TABLES]
+            rowsets.update({table: max(float(count), rowsets.get(table, 0.0)) for table, count in largest})
         self.metrics.replace("tablet_rowsets", rowsets)
         self.metrics.replace("tablet_rowset_limit", {name: float(room.limit) for name, room in rooms.items()})
 
     def _on_tables_verified(self, fields: Mapping[str, Any], _: float) -> None:
-        known = {job.name for job in self.jobs}  # the other jobs of the database have pages of their own
-        for job, found in fields["found"].items():
-            if job in known:
-                self.verified[job] = found
-                self.metrics.set("verified_timestamp_seconds", found.at, job)
-                self.metrics.set("verified_different_rows", found.rows, job)
+        own_jobs = {job.name for job in self.jobs}  # the other jobs of the database have pages of their own
+        for job, verdict in fields["found"].items():
+            if job in own_jobs:
+                self.verified[job] = verdict
+                self.metrics.set("verified_timestamp_seconds", verdict.at, job)
+                self.metrics.set("verified_different_rows", verdict.rows, job)
                 for state in PROOFS:
-                    self.metrics.set("verified_tables", getattr(found, state), job, state)
+                    self.metrics.set("verified_tables", getattr(verdict, state), job, state)
 
     def _set_source_lags(self) -> None:
         """Set the gauges of the sources; two queries that read one topic share its series, with the larger value."""

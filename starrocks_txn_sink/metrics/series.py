@@ -126,9 +126,9 @@ class History:
 
     def slot(self, now: float) -> HistorySlot:
         """The slot of `now`, or the newest slot if the clock went back."""
-        at = now - now % SLOT_SECONDS
-        if not self._slots or at > self._slots[-1].at:
-            self._slots.append(HistorySlot(at))
+        slot_start = now - now % SLOT_SECONDS
+        if not self._slots or slot_start > self._slots[-1].at:
+            self._slots.append(HistorySlot(slot_start))
         return self._slots[-1]
 
     def since(self, start: float) -> HistorySlot:

@@ -70,9 +70,10 @@ class QueryLag:
                 lags[partition[0]] = SourceLag(lag.rows + rows[partition], max(lag.seconds, wait_seconds))
         if not lags:
             return None
-        alone = len(lags) == 1
+        is_only_topic = len(lags) == 1
         partitions = {
-            str(number) if alone else f"{topic}/{number}": lag_rows for (topic, number), lag_rows in rows.items()
+            str(number) if is_only_topic else f"{topic}/{number}": lag_rows
+            for (topic, number), lag_rows in rows.items()
         }
         return Event("source.lagged", {"lags": lags, "partitions": partitions})
 
@@ -139,8 +140,8 @@ class LagWatch:
                 now, read_offsets(self._session, execution, visible=self._paused(name))
             )
         except Exception:  # Kafka, py4j or a missing class raises it: the metrics are unknown
-            again = name in self._not_before  # a query that has just begun may not have its plan yet
-            self._not_before[name] = now + (_PAUSE_AFTER_FAILURE if again else 0.0)
+            is_repeat = name in self._not_before  # a query that has just begun may not have its plan yet
+            self._not_before[name] = now + (_PAUSE_AFTER_FAILURE if is_repeat else 0.0)
             if name in self._queries:
                 self._forget(name)
             self._emit(Event("source.unknown", {"query": name}))

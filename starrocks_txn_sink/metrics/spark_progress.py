@@ -63,10 +63,10 @@ _WHOLE = "triggerExecution"
 def _lags(source: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
     """(partition, unread offsets) for sources that report both offsets by topic and partition, as Kafka's does."""
     read, latest = offsets_of(source.get("endOffset")), offsets_of(source.get("latestOffset"))
-    alone = len({topic for topic, _ in latest}) == 1
+    is_only_topic = len({topic for topic, _ in latest}) == 1
     for (topic, number), newest in latest.items():
         if (topic, number) in read:
-            yield str(number) if alone else f"{topic}/{number}", newest - read[topic, number]
+            yield str(number) if is_only_topic else f"{topic}/{number}", newest - read[topic, number]
 
 
 def _time(text: str | None) -> float:

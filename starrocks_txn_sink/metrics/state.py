@@ -91,7 +91,7 @@ def _right(model: Model) -> dict[str, Any]:
         "in_doubt": model.jobs.in_doubt,
         "outcomes": _by_label(metrics, "source_transactions_total"),
         "dead_letter_rows": metrics.total("dead_letter_rows_total"),
-        "verified": [f"{name}: {found.text}." for name, found in model.verified.items()],
+        "verified": [f"{name}: {verdict.text}." for name, verdict in model.verified.items()],
     }
 
 

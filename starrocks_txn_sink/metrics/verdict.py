@@ -116,9 +116,9 @@ def _failure_status(model: Model, now: float, limit: float) -> HealthStatus | No
     if failed is not None:
         text = f"The last micro-batch failed {ago(now, failed.failed_at)} ago ({failed.failed_code})"
         return _of_job(model, failed, Light.BAD, f"{text}; {_last_commit(failed, now)}.")
-    ended = next((job for job in jobs if job.ended_code), None)
-    if ended is not None:
-        return _of_job(model, ended, Light.BAD, f"The query ended {ago(now, ended.ended_at)} ago ({ended.ended_code}).")
+    end = next((job for job in jobs if job.ended_code), None)
+    if end is not None:
+        return _of_job(model, end, Light.BAD, f"The query ended {ago(now, end.ended_at)} ago ({end.ended_code}).")
     for job in jobs:
         if job.stale(now, limit):
             text = f"No progress for {ago(now, job.last_progress or job.first_seen)}"
@@ -233,7 +233,7 @@ def lights(model: Model, now: float, limit: float) -> dict[str, Light]:
 
 
 def _unequal(model: Model) -> bool:
-    return any(found.different for found in model.verified.values())
+    return any(verdict.different for verdict in model.verified.values())
 
 
 def _warn(condition: object) -> Light:

@@ -62,8 +62,8 @@ def tables(name: str, value: Mapping[Any, Any]) -> dict[str, TableOptions]:
                 option=name,
             )
         good = load_properties.check_properties(properties, load_properties.table_label(str(table)))
-        more = table_options if isinstance(table_options, TableOptions) else TableOptions()
-        checked[str(table)] = TableOptions(properties=good, keys=_keys(label, more), types=_types(label, more))
+        rest = table_options if isinstance(table_options, TableOptions) else TableOptions()
+        checked[str(table)] = TableOptions(properties=good, keys=_keys(label, rest), types=_types(label, rest))
     return checked
 
 

@@ -162,10 +162,10 @@ class TableRules:
             raise OptionError(
                 f"metadata has {unknown[0]!r}.", hint=f"Use one of: {', '.join(METADATA)}.", option="metadata"
             )
-        twice = [name for name in self.drop if name in self.rename or name in self.mask]
-        if twice:
+        doubles = [name for name in self.drop if name in self.rename or name in self.mask]
+        if doubles:
             raise OptionError(
-                f"{twice[0]} is dropped, and also renamed or masked.", hint="Keep one of them.", option="drop"
+                f"{doubles[0]} is dropped, and also renamed or masked.", hint="Keep one of them.", option="drop"
             )
         _ = self.masks
         metadata = tuple(dict.fromkeys(self.metadata))
@@ -223,8 +223,8 @@ class RulesOfTable:
     @property
     def taken(self) -> set[str]:
         """Names that no other column of the source may have."""
-        more = (*HISTORY, UNCHANGED_COLUMNS) if self.history else ()
-        return {*self.rename.values(), *self.own, *more} - self.named
+        own = (*HISTORY, UNCHANGED_COLUMNS) if self.history else ()
+        return {*self.rename.values(), *self.own, *own} - self.named
 
     def target_of(self, column: str) -> str | None:
         """The column in StarRocks for a column of the source; None for one that is left out."""
@@ -233,10 +233,10 @@ class RulesOfTable:
     def check_names(self) -> None:
         """Raise OptionError for two columns of one name."""
         names = [*self.rename.values(), *self.own]
-        twice = [name for number, name in enumerate(names) if name in names[:number]]
-        if twice:
+        doubles = [name for number, name in enumerate(names) if name in names[:number]]
+        if doubles:
             raise OptionError(
-                f"Two columns of {self.table} would have the name {twice[0]}.",
+                f"Two columns of {self.table} would have the name {doubles[0]}.",
                 hint="Rename one of them to another name.",
                 option="rename",
             )
@@ -285,7 +285,7 @@ def rules_of(rules: Sequence[TableRules], table: str) -> RulesOfTable | None:
             hint="Take one out, or let their patterns match different tables.",
             table=table,
         )
-    together = RulesOfTable(
+    union = RulesOfTable(
         table,
         drop,  # wins: a column that one rule drops is in no row
         {column: name for column, name in rename.items() if column not in drop},
@@ -295,16 +295,16 @@ def rules_of(rules: Sequence[TableRules], table: str) -> RulesOfTable | None:
         next(iter(deletes), "apply"),
         any(rule.only_history for rule in rules_of_table),
     )
-    if together.only_history and together.marks:
+    if union.only_history and union.marks:
         raise OptionError(
             f'Table {table} has only a history, and by another rule deletes="mark", which needs the table.',
             hint="Take one out, or let their patterns match different tables.",
             table=table,
         )
-    if together.history == table:
+    if union.history == table:
         raise OptionError(f"The history of table {table} is the table itself.", hint="Name another table.", table=table)
-    together.check_names()
-    return together
+    union.check_names()
+    return union
 
 
 def _filled(rule: TableRules, table: str) -> str:
@@ -342,7 +342,9 @@ class RuleSet:
     def main_of(self, table: str) -> str:
         """The table whose history `table` is, as far as rules have been asked for; else the table itself."""
         rules_in_use = [*self._by_table.values()]  # other threads ask for tables meanwhile
-        return next((of.table for of in rules_in_use if of is not None and of.history == table), table)
+        return next(
+            (of_table.table for of_table in rules_in_use if of_table is not None and of_table.history == table), table
+        )
 
     def mains_without_table(self, tables: Iterable[str]) -> list[str]:
         """The names whose only history one of the `tables` is, as far as the template shows the name."""
@@ -353,7 +355,11 @@ class RuleSet:
                 match = re.fullmatch("(.+)".join(parts), table)
                 plain = rule.tables if re.fullmatch(r"\w+", rule.tables) else ""
                 name = plain if len(parts) == 1 else match[1] if match else ""
-                if re.fullmatch(rule.tables, name, re.ASCII) and (of := self.of(name)) and of.history == table:
+                if (
+                    re.fullmatch(rule.tables, name, re.ASCII)
+                    and (of_table := self.of(name))
+                    and of_table.history == table
+                ):
                     names.append(name)
         return names
 
@@ -374,14 +380,18 @@ class RuleSet:
             if any(re.fullmatch(rule.tables, table, re.ASCII) and self.of(table) for table in further):
                 continue
             of_tables = [
-                of for table in columns if re.fullmatch(rule.tables, table, re.ASCII) and (of := self.of(table))
+                of_table
+                for table in columns
+                if re.fullmatch(rule.tables, table, re.ASCII) and (of_table := self.of(table))
             ]
             rule_columns = dict.fromkeys([*rule.rename, *rule.mask, *(rule.drop if at_source else ())])
             for column in rule_columns if of_tables else ():
-                names_by_table = {of.table: column if at_source else of.target_of(column) for of in of_tables}
+                names_by_table = {
+                    of_table.table: column if at_source else of_table.target_of(column) for of_table in of_tables
+                }
                 if any(name is None or name in columns[table] for table, name in names_by_table.items()):
                     continue
-                ruled = {name for of in of_tables for name in of.named | {*of.rename.values()}}
+                ruled = {name for of_table in of_tables for name in of_table.named | {*of_table.rename.values()}}
                 column_names = {name for table in names_by_table for name in columns[table]} - ruled
                 sought = str(next(iter(names_by_table.values())))
                 yield Unmatched(sorted(names_by_table), column, _near(sought, column_names))
@@ -409,8 +419,8 @@ class Unmatched:
     @property
     def reason(self) -> str:
         """What is wrong, as a clause for an error or a warning."""
-        more = f" and {len(self.tables) - 1} more" if len(self.tables) > 1 else ""
-        return f"a rule names the column {self.column}, which {self.tables[0]}{more} does not have"
+        rest = f" and {len(self.tables) - 1} more" if len(self.tables) > 1 else ""
+        return f"a rule names the column {self.column}, which {self.tables[0]}{rest} does not have"
 
     @property
     def ways(self) -> str:

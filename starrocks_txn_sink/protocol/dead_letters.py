@@ -151,10 +151,10 @@ def select_dead_letters(database: str, job: str, partition: str | None = None, p
 def read_dead_letters(rows: Sequence[Sequence[object]]) -> list[DeadLetter]:
     """Dead letters from the rows of `select_dead_letters`."""
     dead_letters: dict[tuple[str, int], DeadLetter] = {}
-    for partition, position, table, count, reason, label, batch, at in rows:
+    for partition, position, table, count, reason, label, batch, time in rows:
         place = (str(partition), int(str(position)))
         if place not in dead_letters:
-            dead_letters[place] = DeadLetter(*place, str(reason), str(label), int(str(batch)), str(at), {})
+            dead_letters[place] = DeadLetter(*place, str(reason), str(label), int(str(batch)), str(time), {})
         dead_letters[place].tables[str(table)] = int(str(count))
     return list(dead_letters.values())
 
@@ -171,11 +171,11 @@ def read_rows(rows: Sequence[Sequence[object]]) -> list[DeadLetterRow]:
     wholes: dict[tuple[str, int], DeadLetterRow] = {}
     for key, table, content, columns, number in rows:
         place = str(table), int(str(number)) % _PIECE
-        known = wholes.get(place)
-        if known is None:
+        whole = wholes.get(place)
+        if whole is None:
             wholes[place] = DeadLetterRow((str(key),), place[0], str(content), str(columns or ""))
         else:
-            wholes[place] = replace(known, ids=(*known.ids, str(key)), content=known.content + str(content))
+            wholes[place] = replace(whole, ids=(*whole.ids, str(key)), content=whole.content + str(content))
     return list(wholes.values())
 
 

@@ -89,11 +89,11 @@ def read_positions(scope: Scope, new_token: ledger.NewToken, rng: random.Random)
 
 def _claim(scope: Scope, new_token: ledger.NewToken, rng: random.Random) -> Steps[Owner]:
     """1. Claim, with a fresh token for every try."""
-    tries, written = 0, scope.owner.written
+    tries, batch = 0, scope.owner.written
     while True:
         token = new_token()
-        written |= {token}
-        owner = replace(scope.owner, token=token, written=written)
+        batch |= {token}
+        owner = replace(scope.owner, token=token, written=batch)
         answer = yield ledger.WriteClaim(scope.job, owner)
         if not isinstance(answer, TransportError):
             return owner
@@ -132,9 +132,9 @@ def roll_back_until_confirmed(label: Label, rng: random.Random) -> Steps[LabelSt
         return state
     for tries in itertools.count():
         answer = yield label.request(Operation.ROLLBACK)
-        if isinstance(answer, Reply) and (ended := _end_of(answer)) is not None:
-            state = _durable((yield label.request(Operation.LOAD_STATE))) if ended is LabelState.ABORTED else None
-            return ended if state is None else state
+        if isinstance(answer, Reply) and (end := _end_of(answer)) is not None:
+            state = _durable((yield label.request(Operation.LOAD_STATE))) if end is LabelState.ABORTED else None
+            return end if state is None else state
         yield Wait(ledger.BACKOFF.seconds(tries, rng), f"label {label.name} being rolled back")
     raise AssertionError("The loop has no end of its own.")
 

@@ -21,9 +21,9 @@ from starrocks_txn_sink.protocol.ledger import HOLD, RELEASED, Owner, ReadOwner
 
 def hold(job: str, database: str, seconds: int, new_token: ledger.NewToken, rng: random.Random) -> Steps[TakenOver]:
     """1. Hold `job` for at most so many seconds; raises as a take-over does, JobMoved for a job that is closed."""
-    before: Owner | None = yield from ledger.retry_until_answered(ReadOwner(job), rng)
-    of = "" if before is None else before.token if before.held_from is None else before.held_from
-    return (yield from take_over(Scope(job, database, Owner("", HOLD, of, seconds)), new_token, rng))
+    owner: Owner | None = yield from ledger.retry_until_answered(ReadOwner(job), rng)
+    token = "" if owner is None else owner.token if owner.held_from is None else owner.held_from
+    return (yield from take_over(Scope(job, database, Owner("", HOLD, token, seconds)), new_token, rng))
 
 
 def release(job: str, owner: Owner, rng: random.Random) -> Steps[None]:

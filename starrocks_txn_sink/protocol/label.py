@@ -101,9 +101,9 @@ def run(
     every turn is there at once; a turn ends with the steps.
     """
     try:
-        needed = next(steps)
+        need = next(steps)
         while True:
-            needed = steps.send(_perform(needed, transport, ledger, clock, deadline, listener, turns))
+            need = steps.send(_perform(need, transport, ledger, clock, deadline, listener, turns))
     except StopIteration as stop:
         result: Result = stop.value
         return result
@@ -399,7 +399,7 @@ def confirm(label: Label, txn_id: int | None, retry_policy: RetryPolicy, rng: ra
         if state is LabelState.ABORTED:
             aborted = refusals.commit_error(_ROLLED_BACK, label.name)
             return Aborted(label.name, aborted) if retry_policy.commit_again else _unknown_outcome(label, aborted)
-        most = 4
+        limit = 4
         if state is not LabelState.COMMITTED and state is not None:
             accepted = txn_id is not None
             if not retry_policy.commit_again:
@@ -409,10 +409,10 @@ def confirm(label: Label, txn_id: int | None, retry_policy: RetryPolicy, rng: ra
                 unknown += outcome is _Open.UNKNOWN
                 if unknown >= retry_policy.unknown_tries:
                     return _unknown_outcome(label)
-                most = 10
+                limit = 10
             else:
                 return outcome
-        pause = retry_policy.backoff.seconds(min(tries, most), rng)
+        pause = retry_policy.backoff.seconds(min(tries, limit), rng)
         waited += pause
         yield Wait(pause, f"label {label.name} becoming visible")
     return _unknown_outcome(label)
@@ -444,14 +444,14 @@ def _after_refusal(label: Label, refusal: Reply, retry_policy: RetryPolicy, rng:
     """
     error = refusals.commit_error(refusal, label.name)
     answer = yield label.request(Operation.ROLLBACK)
-    ended = isinstance(answer, Reply) and refusals.is_rolled_back(answer)
+    is_rolled_back = isinstance(answer, Reply) and refusals.is_rolled_back(answer)
     committing = isinstance(answer, Reply) and refusals.DURING_COMMITTING in answer.message
     asking = _state_of(label, retry_policy, rng) if retry_policy.commit_again else _state_at_once(label)
     state = yield from asking
     if committing or state in _DURABLE:
         outcome = yield from confirm(label, refusal.txn_id, retry_policy, rng)
         return replace(outcome, refusal=error) if isinstance(outcome, Unknown) else outcome
-    if (ended or state is LabelState.ABORTED) and retry_policy.commit_again:
+    if (is_rolled_back or state is LabelState.ABORTED) and retry_policy.commit_again:
         return Aborted(label.name, error)
     return replace(_unknown_outcome(label, error), refusal=error)
 

@@ -116,11 +116,11 @@ class Progress:
             return ""
         if self.ended:
             return f"over, {self.tables} tables"
-        known = self.tables - self.unknown
+        tables = self.tables - self.unknown
         note = "; its last row is not visible yet" if self.over == self.tables else ""
         whose = "whose topics have several partitions"
-        if not known:
+        if not tables:
             return f"not known of {self.unknown} tables, {whose}"
         if self.unknown:
             note = f"; not known of {self.unknown}, {whose}"
-        return f"{self.over} of {known} tables{note}"
+        return f"{self.over} of {tables} tables{note}"

@@ -39,8 +39,8 @@ class Verified:
     @classmethod
     def of_token(cls, token: str) -> Verified:
         """The result that `token` wrote; ValueError for a text of another form."""
-        at, equal, different, unproven, rows, position = token.split(":", _NUMBERS)
-        return cls(int(at), int(equal), int(different), int(unproven), int(rows), position)
+        time, equal, different, unproven, rows, position = token.split(":", _NUMBERS)
+        return cls(int(time), int(equal), int(different), int(unproven), int(rows), position)
 
     @property
     def text(self) -> str:

@@ -51,14 +51,14 @@ class TaggedRows:
         """The first row of `low` to `high` (exclusive) for a table that is not `known`."""
         new = np.array([name not in known for name in self.names])
         is_new = new[self.tables[low:high]]
-        at = int(is_new.argmax()) if high > low else 0
-        return low + at if high > low and is_new[at] else None
+        index = int(is_new.argmax()) if high > low else 0
+        return low + index if high > low and is_new[index] else None
 
     def transaction(self, row: int, low: int, high: int) -> tuple[int, int]:
         """The rows of a source transaction, which share a position: the first one, and the one after the last."""
-        positions, at = self.positions[low:high], self.positions[row]
-        first, after = (low + int(np.searchsorted(positions, at, side=side)) for side in ("left", "right"))
-        return first, after
+        positions, position = self.positions[low:high], self.positions[row]
+        first, end = (low + int(np.searchsorted(positions, position, side=side)) for side in ("left", "right"))
+        return first, end
 
     def tables_of(self, low: int, high: int) -> set[str]:
         """The names of the tables of rows `low` to `high` (exclusive)."""
@@ -86,14 +86,14 @@ class TableAdmission:
     def left(self) -> dict[str, list[list[str]]]:
         """The smallest next source transactions first: they are the likeliest to have room."""
         first = sorted(self._left.items(), key=lambda item: len(item[1].groups[0]))
-        return {name: [sorted(group) for group in ahead.groups] for name, ahead in first[:MOST_PARTITIONS]}
+        return {name: [sorted(group) for group in queue.groups] for name, queue in first[:MOST_PARTITIONS]}
 
     @property
     def knows_enough(self) -> bool:
         """Whether the tables that wait fill the next label, so that nothing more has to be known of them."""
         tables: set[str] = set()
-        for ahead in self._left.values():
-            tables |= ahead.seen
+        for queue in self._left.values():
+            tables |= queue.seen
         return len(tables) > self.room.most
 
     def admit(self, runs: Sequence[PartitionRun], rows: TaggedRows) -> Bools | None:
@@ -132,21 +132,21 @@ class TableAdmission:
 
     def _fill(self, start: int, high: int, rows: TaggedRows) -> int:
         """Give room to the tables of whole source transactions as long as there is some; the first row without it."""
-        at = start
-        while (row := rows.first(at, high, self._tables)) is not None:
-            first, after = rows.transaction(row, start, high)
-            tables = self._tables | rows.tables_of(first, after)
+        index = start
+        while (row := rows.first(index, high, self._tables)) is not None:
+            first, end = rows.transaction(row, start, high)
+            tables = self._tables | rows.tables_of(first, end)
             if len(tables) > self.room.most:
                 return first
-            self._tables, at = tables, after
+            self._tables, index = tables, end
         return high
 
     def _note(self, ahead: _Ahead, low: int, high: int, rows: TaggedRows) -> None:
         """Add the tables of rows `low` to `high` (exclusive), source transaction by source transaction."""
         if ahead.seen.issuperset(rows.names):
             return
-        at = low
-        while (row := rows.first(at, high, ahead.seen)) is not None:
-            first, after = rows.transaction(row, low, high)
-            ahead.add(int(rows.positions[row]), rows.tables_of(first, after))
-            at = after
+        start = low
+        while (row := rows.first(start, high, ahead.seen)) is not None:
+            first, end = rows.transaction(row, low, high)
+            ahead.add(int(rows.positions[row]), rows.tables_of(first, end))
+            start = end

@@ -132,12 +132,12 @@ class ArrivalOrder:
             seqs = np.concatenate(([seq], seqs[held_rows:]))
         back = (positions[1:] < positions[:-1]) | ((positions[1:] == positions[:-1]) & (seqs[1:] < seqs[:-1]))
         if back.any():
-            at = int(np.argmax(back))
+            index = int(np.argmax(back))
             raise Unordered(
-                f"The rows of source partition {part.name} did not come in order: position {positions[at + 1]} came "
-                f"after {positions[at]}."
-                if positions[at + 1] != positions[at]
-                else f"The rows of source partition {part.name}, position {positions[at]}, did not come by seq.",
+                f"The rows of source partition {part.name} did not come in order: position {positions[index + 1]} came "
+                f"after {positions[index]}."
+                if positions[index + 1] != positions[index]
+                else f"The rows of source partition {part.name}, position {positions[index]}, did not come by seq.",
                 hint='Leave shuffle at "auto" or set it to true, so that rows are sorted first.',
             )
         self._latest[part.name] = (int(positions[-1]), int(seqs[-1]))

@@ -32,9 +32,9 @@ and DELETED where rows have them."""
 def refused(batch: pa.RecordBatch, bad_rows: Sequence[BadRow]) -> RowsRejected:
     """The error for the bad rows of a batch, with the place of the first one."""
     first = bad_rows[0]
-    others = f", and so are {len(bad_rows) - 1} more of its batch" if len(bad_rows) > 1 else ""
+    rest = f", and so are {len(bad_rows) - 1} more of its batch" if len(bad_rows) > 1 else ""
     return RowsRejected(
-        f"A row {first.reason}{place_of(batch, first.number, names=PLACE_AND_TABLE)}{others}; nothing of it was sent.",
+        f"A row {first.reason}{place_of(batch, first.number, names=PLACE_AND_TABLE)}{rest}; nothing of it was sent.",
         hint="Correct the source, or set on_bad_rows='quarantine', with which such source transactions become dead "
         "letters.",
         table=batch.column(TABLE)[first.number].as_py(),

@@ -169,8 +169,8 @@ class SentKeys:
         low, high = _range_of(keys)
         near = [
             chunk
-            for chunk, (least, most) in zip(self._chunks, self._ranges, strict=True)
-            if low <= most and least <= high
+            for chunk, (lowest, highest) in zip(self._chunks, self._ranges, strict=True)
+            if low <= highest and lowest <= high
         ]
         if not near:
             return None
@@ -234,8 +234,8 @@ class UniqueRows:
         sent_keys = self._sent.setdefault(action.table, SentKeys())  # by table: other loads may run in other threads
         groups = list(_groups(action.chunks))
         by_chunk = _keys_by_chunk(groups, key)
-        again, survivors = sent_keys.contain(by_chunk), last_of_each(_concat(by_chunk))
-        if again is not None:
+        repeats, survivors = sent_keys.contain(by_chunk), last_of_each(_concat(by_chunk))
+        if repeats is not None:
             self.repeated = True
             if not action.newest_first:
                 raise KeyRepeated(
@@ -245,7 +245,7 @@ class UniqueRows:
                     table=action.table,
                     label=action.label,
                 )
-            survivors = ~again if survivors is None else survivors & ~again
+            survivors = ~repeats if survivors is None else survivors & ~repeats
         completed = self._complete(action, groups, key, _concat(by_chunk), survivors)
         sent_keys.add(by_chunk)
         if survivors is None and not completed:
@@ -272,9 +272,9 @@ class UniqueRows:
         if older:
             keys = _concat([*_keys_by_chunk(older, key), keys])
             rows = pa.concat_arrays([_rows_of(older), rows])
-        before = len(keys) - len(marked)
+        count = len(keys) - len(marked)
         histories = histories_of(
-            rows, keys, (marked_rows + before).tolist(), partial(_place_in, (*action.older, *action.chunks))
+            rows, keys, (marked_rows + count).tolist(), partial(_place_in, (*action.older, *action.chunks))
         )
         return dict(zip(marked_rows.tolist(), self._unchanged.complete(action.table, key, histories), strict=True))
 
@@ -400,8 +400,8 @@ class _GroupRows:
         if group[0].in_place:
             return cls(group, np.frombuffer(group[0].text, np.uint8), group[0].starts)
         content = bytearray().join((*(part.piece for part in group), bytes(ROOM)))
-        before = accumulate((part.piece.nbytes for part in group), initial=0)
-        starts = [part.starts[:-1] + (low - part.starts[0]) for part, low in zip(group, before, strict=False)]
+        previous = accumulate((part.piece.nbytes for part in group), initial=0)
+        starts = [part.starts[:-1] + (low - part.starts[0]) for part, low in zip(group, previous, strict=False)]
         return cls(group, np.frombuffer(content, np.uint8), np.concatenate((*starts, [len(content) - ROOM])))
 
     def keys(self, key: TableKey) -> list[pa.Array]:
@@ -427,9 +427,9 @@ class _GroupRows:
         for part, (low, high) in zip(self.group, self._bounds(), strict=True):
             left_out = ~survivors[low:high]
             if left_out.any():
-                before = replaced.get(part.chunk.partition, ReplacedRows())
+                former = replaced.get(part.chunk.partition, ReplacedRows())
                 count, size = int(np.count_nonzero(left_out)), int(sizes[low:high][left_out].sum())
-                replaced[part.chunk.partition] = ReplacedRows(before.rows + count, before.bytes + size)
+                replaced[part.chunk.partition] = ReplacedRows(former.rows + count, former.bytes + size)
         return memoryview(data)[int(offsets[0]) : int(offsets[-1])], _count_deletes(rows.filter(pa.array(~survivors)))
 
 

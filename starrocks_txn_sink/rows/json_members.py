@@ -28,20 +28,20 @@ def members(text: str) -> dict[str, tuple[Any, str]]:
 
 def spans_of(text: str) -> Iterator[tuple[str, Any, int, int]]:
     """The name and the value of each member of the one JSON object in `text`, and where the value is (`members`)."""
-    at = _skip(text, 0)
-    _expect(text, at, "{")
-    at = _skip(text, at + 1)
-    while text[at] != "}":
-        name, start = _name(text, at)
+    place = _skip(text, 0)
+    _expect(text, place, "{")
+    place = _skip(text, place + 1)
+    while text[place] != "}":
+        name, start = _name(text, place)
         value, end = value_at(text, start)
         yield name, value, start, end
-        at = _skip(text, end)
-        if text[at] == ",":
-            at = _skip(text, at + 1)
-            _expect(text, at, '"')
+        place = _skip(text, end)
+        if text[place] == ",":
+            place = _skip(text, place + 1)
+            _expect(text, place, '"')
         else:
-            _expect(text, at, "}")
-    if _skip(text, at + 1) != len(text):
+            _expect(text, place, "}")
+    if _skip(text, place + 1) != len(text):
         raise ValueError("more than one object")
 
 
@@ -52,27 +52,27 @@ def rewritten(text: str, change: Callable[[str, Any, str, str], str | None]) -> 
     as they are keep what stands between them. The compiled loops write the same characters: a row that is replayed
     may be read with a loop once, and once without, and is compared with what was written.
     """
-    pieces, kept, behind = list[str](), slice(0, 0), 0
+    pieces, span, end_of_last = list[str](), slice(0, 0), 0
     for name, value, start, end in spans_of(text):
-        begin, behind = text.index('"', behind), end
-        written = change(name, value, text[begin:start], text[start:end])
-        if written is None:
-            kept = slice(kept.start if kept.stop else begin, end)
+        begin, end_of_last = text.index('"', end_of_last), end
+        output = change(name, value, text[begin:start], text[start:end])
+        if output is None:
+            span = slice(span.start if span.stop else begin, end)
             continue
-        pieces += filter(None, (text[kept], written))
-        kept = slice(0, 0)
-    return f"{{{','.join(filter(None, (*pieces, text[kept])))}}}"
+        pieces += filter(None, (text[span], output))
+        span = slice(0, 0)
+    return f"{{{','.join(filter(None, (*pieces, text[span])))}}}"
 
 
 def elements_of(text: str) -> Iterator[tuple[Any, int, int]]:
     """The elements of the JSON array in `text`, which is well-formed, and where each one stands."""
-    at = _skip(text, 1)
-    while text[at] != "]":
-        value, end = value_at(text, at)
-        yield value, at, end
-        at = _skip(text, end)
-        if text[at] == ",":
-            at = _skip(text, at + 1)
+    place = _skip(text, 1)
+    while text[place] != "]":
+        value, end = value_at(text, place)
+        yield value, place, end
+        place = _skip(text, end)
+        if text[place] == ",":
+            place = _skip(text, place + 1)
 
 
 def _name(text: str, at: int) -> tuple[str, int]:

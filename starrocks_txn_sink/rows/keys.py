@@ -164,17 +164,17 @@ def _read_first_members(text: Octets, starts: Ints, key: TableKey) -> list[pa.Ar
         starts = starts - starts[0]
     chunks: list[list[pa.Array]] = [[] for _ in key]
     for low in range(0, len(starts) - 1, _BLOCK_ROWS):
-        at = starts[low : min(low + _BLOCK_ROWS, len(starts) - 1)] + len(SEPARATOR)
+        places = starts[low : min(low + _BLOCK_ROWS, len(starts) - 1)] + len(SEPARATOR)
         for column, parts in zip(key, chunks, strict=True):
             start = b"{" if column is key[0] else b","
-            skipped = _skip_name(text, at, start, f'"{column.field}":'.encode())
+            skipped = _skip_name(text, places, start, f'"{column.field}":'.encode())
             if skipped is None:
                 return None
-            read = _read_values(text, at + skipped, column)
+            read = _read_values(text, places + skipped, column)
             if read is None:
                 return None
             parts.append(read[0])
-            at = at + skipped + read[1]
+            places = places + skipped + read[1]
     return [pa.concat_arrays(of_one_type(*parts)) for parts in chunks]
 
 
@@ -222,18 +222,18 @@ def _parse_numbers(heads: npt.NDArray[np.uint8]) -> tuple[Ints, Ints] | None:
     for place, letter in enumerate(heads):
         digit = letter - np.uint8(ord("0"))
         still = going & (digit <= 9)
-        ended = going & ~still
-        if ended.any():
-            if not place or not _ends_values(letter[ended]).all():
+        is_end = going & ~still
+        if is_end.any():
+            if not place or not _ends_values(letter[is_end]).all():
                 return None
-            lengths[ended] = place
+            lengths[is_end] = place
         if place == 1 and (still & (heads[0] == ord("0"))).any():  # a leading zero is no JSON
             return None
         going = still
         if not going.any():
             return (np.where(negative, -numbers, numbers), lengths + negative) if negative.any() else (numbers, lengths)
-        more = numbers * 10 + digit
-        numbers = more if going.all() else np.where(going, more, numbers)
+        longer = numbers * 10 + digit
+        numbers = longer if going.all() else np.where(going, longer, numbers)
     return None
 
 
@@ -256,8 +256,8 @@ def _find_quotes(heads: npt.NDArray[np.uint8]) -> Ints | None:
 
 
 def _ends_values(letters: npt.NDArray[np.uint8]) -> Bools:
-    ended: Bools = (letters == ord(",")) | (letters == ord("}"))
-    return ended
+    is_end: Bools = (letters == ord(",")) | (letters == ord("}"))
+    return is_end
 
 
 # --- members anywhere ---

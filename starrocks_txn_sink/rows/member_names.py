@@ -146,7 +146,7 @@ class MemberNames:
         self._refuse_replaced(table, {*names, *unchanged}, place)
 
     def _refuse_replaced(self, table: str, names: Set[str], place: str) -> None:
-        replaced = {name: at for name, at in self.replaced(table).items() if name in names}
+        replaced = {name: index for name, index in self.replaced(table).items() if name in names}
         if replaced:
             raise _replaced_column(table, replaced, place)
 

@@ -196,10 +196,12 @@ def _values_of(row: Sequence[str | None], partitioning: Partitioning, key: Seque
     if partitioning.unit:
         return (None,) if row[0] is None else _begin_of(row[0], partitioning)
     pairs = list(zip(row, key, strict=True))
-    if any(text is not None and text.startswith(_UNFIT) and of.key_type is not KeyType.TEXT for text, of in pairs):
+    if any(
+        text is not None and text.startswith(_UNFIT) and column.key_type is not KeyType.TEXT for text, column in pairs
+    ):
         return None
     return tuple(
-        text.removesuffix(".000000") if text and of.key_type is KeyType.DATETIME else text for text, of in pairs
+        text.removesuffix(".000000") if text and column.key_type is KeyType.DATETIME else text for text, column in pairs
     )
 
 

@@ -33,11 +33,11 @@ class Ranges:
         clause = _CLAUSE.search(create)
         if clause is None:
             return None
-        found, bounds, last = [*_RANGE.finditer(create, clause.end())], list[tuple[str | None, str | None]](), None
-        if not found or len(found) != len(_PARTITION.findall(create, clause.end())):
+        clauses, bounds, last = [*_RANGE.finditer(create, clause.end())], list[tuple[str | None, str | None]](), None
+        if not clauses or len(clauses) != len(_PARTITION.findall(create, clause.end())):
             return None
-        for match in found:
-            end, low, high = (_bound(match.groups()[at : at + 3]) for at in (0, 3, 6))
+        for match in clauses:
+            end, low, high = (_bound(match.groups()[start : start + 3]) for start in (0, 3, 6))
             is_below = match[0].upper().split()[3:4] == ["LESS"]  # LESS THAN: from where the one before ends
             first, last = (last, end) if is_below else (low, high)
             bounds.append((first, last))
@@ -46,14 +46,14 @@ class Ranges:
     def leave_out(self, value: object, kind: TargetType) -> bool:
         """Whether no range takes a row with this value; False where that cannot be told, as for NULL."""
         read = _reader(kind)
-        at = None if read is None or value is None else read(str(value))
-        if read is None or at is None:
+        place = None if read is None or value is None else read(str(value))
+        if read is None or place is None:
             return False
         for first, last in self.bounds:
             low, high = (None if bound is None else read(bound) for bound in (first, last))
             if (first is not None and low is None) or (last is not None and high is None):
                 return False  # a bound that cannot be read
-            if (low is None or at >= low) and (high is None or at < high):
+            if (low is None or place >= low) and (high is None or place < high):
                 return False
         return True
 

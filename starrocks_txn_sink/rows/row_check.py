@@ -134,8 +134,8 @@ def _odd_rows(payload: pa.Array, deleted: Bools | None) -> Ints:
     if len(empty):  # not even a separator: no projection of the sink makes such a row
         return empty
     odd_ends = np.flatnonzero((content[starts + (ends - starts > 1)] != _OPEN) | (content[ends - 1] != _CLOSE))
-    first, after = content.take(starts + 2, mode="clip"), content.take(starts + 3, mode="clip")
-    places = [odd_ends, np.flatnonzero((first != _QUOTE) | _MAY_FOLLOW[after])]
+    first, second = content.take(starts + 2, mode="clip"), content.take(starts + 3, mode="clip")
+    places = [odd_ends, np.flatnonzero((first != _QUOTE) | _MAY_FOLLOW[second])]
     own_ops = starts[:0] if deleted is None else starts[deleted] + _OP_OF_DELETE
     content = content[: ends[-1]]
     # Counting is cheaper than finding, and for flat rows the counts are mostly the expected ones.
@@ -174,28 +174,28 @@ def _count_signs(content: Octets) -> tuple[int, int, int]:
 
 def _second_braces(content: Octets, starts: Ints) -> Ints:
     """Places of opening braces that come after a comma or a bracket, or after blanks that do not follow a colon."""
-    at = _without(np.flatnonzero(content[starts[0] :] == _OPEN) + starts[0], starts + 1)
-    before = content[at - 1]
-    blank = np.isin(before, _SPACES) & (content[at - 2] != _COLON)
-    second: Ints = at[(before == _COMMA) | (before == _BRACKET) | blank]
+    braces = _without(np.flatnonzero(content[starts[0] :] == _OPEN) + starts[0], starts + 1)
+    previous = content[braces - 1]
+    blank = np.isin(previous, _SPACES) & (content[braces - 2] != _COLON)
+    second: Ints = braces[(previous == _COMMA) | (previous == _BRACKET) | blank]
     return second
 
 
 def _op_places(content: Octets, first: int) -> Ints:
     """Places of `__op`, ascending."""
-    at = np.flatnonzero(content[first : len(content) + 1 - len(_OP)] == _OP[0]) + first
+    starts = np.flatnonzero(content[first : len(content) + 1 - len(_OP)] == _OP[0]) + first
     for number, letter in enumerate(_OP):
-        at = at[content[at + number] == letter]
-    return at
+        starts = starts[content[starts + number] == letter]
+    return starts
 
 
 def _without(places: Ints, excluded: Ints) -> Ints:
     """`places` without `excluded`, both ascending."""
     places_left = np.ones(len(places), dtype=bool)
-    at = np.searchsorted(places, excluded)
-    inside = at < len(places)
-    at, excluded = at[inside], excluded[inside]
-    places_left[at[places[at] == excluded]] = False
+    places_in = np.searchsorted(places, excluded)
+    inside = places_in < len(places)
+    places_in, excluded = places_in[inside], excluded[inside]
+    places_left[places_in[places[places_in] == excluded]] = False
     return places[places_left]
 
 

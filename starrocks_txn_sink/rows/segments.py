@@ -146,9 +146,9 @@ class Replay:
                 continue
             # The last ended source transaction of the run may have begun in the batch before.
             begin, seed = (int(ends[-2]) + 1, 0) if ends.size > 1 else (low, start)
-            after = int(ends[-1]) + 1
-            digests[partition] = _digest_text(rows.fingerprint(begin, after, seed))
-            self._open_checksum = rows.fingerprint(after, high, 0)
+            end = int(ends[-1]) + 1
+            digests[partition] = _digest_text(rows.fingerprint(begin, end, seed))
+            self._open_checksum = rows.fingerprint(end, high, 0)
         return digests
 
     def new_rows(self, runs: Sequence[PartitionRun], rows: BatchRows) -> Bools | None:
@@ -179,8 +179,8 @@ class Replay:
     def _follow_skip(self, entry: Position, low: int, cut: int, rows: BatchRows) -> None:
         """Remember that rows `low` to `cut` (exclusive) were left out, unless a known skip goes on without its end."""
         is_met = bool(rows.positions[cut - 1] == entry.position and rows.ends[cut - 1])
-        before = self._skip_to(entry)
-        if is_met or (before is None and rows.positions[low] < entry.position):
+        part = self._skip_to(entry)
+        if is_met or (part is None and rows.positions[low] < entry.position):
             self.skips[entry.partition] = Skip(entry.position, is_met)
             self.changed.add(entry.partition)
 
@@ -212,13 +212,13 @@ class Replay:
         entry = self.committed.get(partition)
         if entry is None or not self.compare or not entry.digest.startswith(_DIGEST):
             return
-        first, after = (
+        first, end = (
             low + int(np.searchsorted(rows.positions[low:high], entry.position, side=side))
             for side in ("left", "right")
         )
-        if after == first or not rows.ends[after - 1]:
+        if end == first or not rows.ends[end - 1]:
             return
-        if _digest_text(rows.fingerprint(first, after, start if first == low else 0)) != entry.digest:
+        if _digest_text(rows.fingerprint(first, end, start if first == low else 0)) != entry.digest:
             raise source_changed(f"source partition {partition}, position {entry.position}", entry)
 
 
@@ -291,14 +291,14 @@ class Segmenter:
         if not batch.num_rows:
             return
         aside: Bools | None = None
-        others = batch
+        rest = batch
         if self.set_aside is not None:
             batch, aside = self.set_aside(batch, runs, rows.positions, begun)
         if aside is not None:
-            others, rows, tables = others.filter(pa.array(~aside)), _batch_rows(batch), None
-            _refuse_own_tables(others, pc.dictionary_encode(others.column(columns.TABLE)))
-        if self.check is not None and others.num_rows:
-            self.check(others)
+            rest, rows, tables = rest.filter(pa.array(~aside)), _batch_rows(batch), None
+            _refuse_own_tables(rest, pc.dictionary_encode(rest.column(columns.TABLE)))
+        if self.check is not None and rest.num_rows:
+            self.check(rest)
         if self.set_aside is not None:
             self._note_ends(batch, runs, rows, aside)
         batch = self.fit(batch)
@@ -343,18 +343,18 @@ class Segmenter:
         same = partition == self._partition
         # Position of the row before each row, and whether a source transaction ended with it; the first row of a
         # partition follows an imagined one.
-        before = np.concatenate(([self._position if same else positions[0] - 1], positions[:-1]))
-        ended = np.concatenate(([not self._inside if same else True], ends[:-1]))
-        has_moved = positions != before
-        if (back := np.flatnonzero(positions < before)).size:
+        previous = np.concatenate(([self._position if same else positions[0] - 1], positions[:-1]))
+        is_start = np.concatenate(([not self._inside if same else True], ends[:-1]))
+        has_moved = positions != previous
+        if (back := np.flatnonzero(positions < previous)).size:
             raise InputError(
                 f"The rows of source partition {partition} are not in the order of their positions: "
-                f"{positions[back[0]]} came after {before[back[0]]}.",
+                f"{positions[back[0]]} came after {previous[back[0]]}.",
                 hint="Give each source transaction a position of its own that grows within its partition.",
             )
-        if (torn_rows := np.flatnonzero(has_moved & ~ended)).size:
-            raise _torn_error(partition, int(before[torn_rows[0]]))
-        if (late := np.flatnonzero(~has_moved & ended)).size:
+        if (torn_rows := np.flatnonzero(has_moved & ~is_start)).size:
+            raise _torn_error(partition, int(previous[torn_rows[0]]))
+        if (late := np.flatnonzero(~has_moved & is_start)).size:
             raise InputError(
                 f"Rows of source partition {partition}, position {positions[late[0]]}, come after the row that is "
                 "marked as the end of that source transaction.",
@@ -369,8 +369,8 @@ def rows_of_part(batch: pa.RecordBatch, after: Mapping[str, int], upto: Mapping[
     With `upto` there are none of source partitions that it does not name.
     """
     if after:
-        behind = pc.fill_null(pc.greater(batch.column(columns.POSITION), _limits(batch, after)), True)
-        batch = batch.filter(behind)
+        later = pc.fill_null(pc.greater(batch.column(columns.POSITION), _limits(batch, after)), True)
+        batch = batch.filter(later)
     if upto is not None:
         within = pc.fill_null(pc.less_equal(batch.column(columns.POSITION), _limits(batch, upto)), False)
         batch = batch.filter(within)
@@ -460,8 +460,8 @@ def segments_of(
             yield unpin(RegionRows(partition, table, piece, last - first, row_index), data.nbytes)
             group += 1
         if complete:
-            at = rows.positions[low:high][rows.ends[low:high]]
-            yield PositionSpan(partition, int(at[0]), int(at[-1]), len(at), digests.get(partition, ""))
+            place = rows.positions[low:high][rows.ends[low:high]]
+            yield PositionSpan(partition, int(place[0]), int(place[-1]), len(place), digests.get(partition, ""))
 
 
 def unpin(rows: RegionRows, buffer_bytes: int) -> RegionRows:
@@ -487,8 +487,8 @@ def _refuse_own_tables(batch: pa.RecordBatch, tables: pa.DictionaryArray) -> Non
 
 def _split_run(partition: str, low: int, high: int, ends: Bools) -> Iterator[tuple[str, int, int, bool]]:
     """Yield a run's whole source transactions, then its open rest: (partition, first row, row after last, whole)."""
-    ended = np.flatnonzero(ends[low:high])
-    cut = low + int(ended[-1]) + 1 if ended.size else low
+    last_rows = np.flatnonzero(ends[low:high])
+    cut = low + int(last_rows[-1]) + 1 if last_rows.size else low
     if cut > low:
         yield partition, low, cut, True
     if high > cut:

@@ -132,8 +132,8 @@ def histories_of(
         return RowsOfKey(texts, partial(place, row), partial(former, -1 if origin is None else origin - 1))
 
     def former(row: int) -> RowsOfKey | None:
-        apart = row < 0 or codes[row] < 0 or place(row) != place(row + 1)
-        return None if apart or not _deletes(rows[row].as_py()) else history(row)
+        is_boundary = row < 0 or codes[row] < 0 or place(row) != place(row + 1)
+        return None if is_boundary or not _deletes(rows[row].as_py()) else history(row)
 
     return [history(row) for row in last]
 
@@ -297,29 +297,29 @@ class _Folded:
 
 def _fold(rows: Sequence[bytes]) -> _Folded:
     """The last row, with values of the rows before it."""
-    before: dict[str, str] | None = None
+    previous: dict[str, str] | None = None
     open_names: list[str] = []
     was_deleted = keeps_all = inserted = False
     for text in rows:
         row = {name: raw for name, (_, raw) in members(text[len(SEPARATOR) :].decode()).items()}
         names: list[str] = json.loads(row.pop(UNCHANGED, "[]"))
         if names[:1] == [INSERTED]:
-            names, inserted = names[1:], inserted or before is None  # else the source sends it again
+            names, inserted = names[1:], inserted or previous is None  # else the source sends it again
         elif OWN_OP in row:
             inserted = False
-        if before is not None:
-            row |= {name: before.get(name, "null") for name in names if name not in open_names}
+        if previous is not None:
+            row |= {name: previous.get(name, "null") for name in names if name not in open_names}
             names = [name for name in names if name in open_names]
-        keeps_all = row.get(DELETED) == "true" and (before is None or keeps_all)
-        if before is not None and row.get(DELETED) == "true":
-            row = {**before, **row}
+        keeps_all = row.get(DELETED) == "true" and (previous is None or keeps_all)
+        if previous is not None and row.get(DELETED) == "true":
+            row = {**previous, **row}
             names += [name for name in open_names if name not in row and name not in names]
         open_names = names
         if OWN_OP in row:
-            before, was_deleted = None, True
+            previous, was_deleted = None, True
         else:
-            before = row
-    return _Folded(before or {}, open_names, was_deleted, keeps_all, inserted)
+            previous = row
+    return _Folded(previous or {}, open_names, was_deleted, keeps_all, inserted)
 
 
 def _deletes(text: bytes) -> bool:

@@ -545,8 +545,8 @@ class DebeziumAssembly(MessageAssembly):
     @property
     def lines(self) -> RawFormat:
         """The format of the messages."""
-        alone = self.transactions == "none"
-        letters = self.dead_letter_table if alone or self.on_unknown_table == "dead_letter" else None
+        single = self.transactions == "none"
+        letters = self.dead_letter_table if single or self.on_unknown_table == "dead_letter" else None
         unavailable = spellings_of_unavailable(self.unavailable_value) if self.unavailable_value else None
         changes = DebeziumChanges(
             key=KEY if self.deleted_row == "key" else None,
@@ -557,10 +557,10 @@ class DebeziumAssembly(MessageAssembly):
             on_malformed=self.on_malformed,
             on_truncate=self.on_truncate,
             reader=self.reader,
-            placed=alone,
+            placed=single,
             source_time=self.needs_commit_time,
         )
-        markers = None if alone else DebeziumMarkers(on_malformed=self.on_malformed)
+        markers = None if single else DebeziumMarkers(on_malformed=self.on_malformed)
         return with_registry(DebeziumMessages(changes, markers, self.transaction_topic), self.registry)
 
 

@@ -286,11 +286,11 @@ class SinkEvents:
             if endpoint is not None and event.name.startswith("step."):
                 endpoint(Event(event.name, {**event.fields, "job": job}))
 
-        before = DRIVER_STEPS.set(fan_out((DRIVER_STEPS.get(), take)))
+        token = DRIVER_STEPS.set(fan_out((DRIVER_STEPS.get(), take)))
         try:
             yield
         finally:
-            DRIVER_STEPS.reset(before)
+            DRIVER_STEPS.reset(token)
 
     def _report_failure(
         self, spark: SparkSession | None, error: BaseException, query: str, place: dict[str, Any], seconds: float

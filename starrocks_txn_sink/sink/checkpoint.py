@@ -235,12 +235,12 @@ class ProofLog:
             self.directory.write(f"{VISIBLE}/{name}", proof.to_json())
             names = sorted(self.directory.names(VISIBLE))
             older = [other_name for other_name in names if other_name < name]
-            ahead = [
+            later = [
                 other_name
                 for other_name in names
                 if other_name > name and other_name.partition("-")[2] < f"{self.epoch}.json"
             ]
-            for file_name in [*older[: 1 - _KEPT], *ahead]:
+            for file_name in [*older[: 1 - _KEPT], *later]:
                 self.directory.delete(f"{VISIBLE}/{file_name}")
 
 

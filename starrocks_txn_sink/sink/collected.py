@@ -75,9 +75,9 @@ class CollectingWriter(datasource.DataSourceStreamArrowWriter):
         query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
         if not query:
             raise InputError("The data source writes micro-batches only.", hint="Leave the trigger `continuous` out.")
-        needed, writer = self._stream.needed, None
+        needed_names, writer = self._stream.needed, None
         for batch in iterator:
-            rows = batch.select([name for name in batch.schema.names if name in needed])
+            rows = batch.select([name for name in batch.schema.names if name in needed_names])
             if writer is None:
                 options = pa.ipc.IpcWriteOptions(compression="lz4")
                 writer = pa.ipc.new_stream(sink, rows.schema, options=options)
@@ -201,8 +201,8 @@ def _mapping(option: str, text: str) -> Any:
 
 
 def _refuse_missing(schema: T.StructType, assembly: Assembly) -> None:
-    needed = columns_in(assembly.lines, text_columns(schema)).values() if assembly.lines else ()
-    missing = [name for name in needed if name not in schema.names]
+    needed_names = columns_in(assembly.lines, text_columns(schema)).values() if assembly.lines else ()
+    missing = [name for name in needed_names if name not in schema.names]
     if missing:
         raise InputError(
             f"The frame lacks the column {', '.join(missing)} of Spark's Kafka source; it has "

@@ -87,23 +87,23 @@ class EventsState:
         now = batch_time(source.spark, origin.checkpoint) or SystemClock().wall()
         if self.log is None:
             return Opening(now=now, clock=ReadingClock().after(now), policy=policy)
-        before = self.log.before(origin.batch_id, may_begin=not self.assembly.needs_state)
-        clock, is_first = before.clock, self.is_first
+        previous = self.log.before(origin.batch_id, may_begin=not self.assembly.needs_state)
+        clock, is_first = previous.clock, self.is_first
         self._began = SystemClock().wall() if self._began is None else self._began
         if not counts_pauses(source.spark, origin.checkpoint):
             clock = clock.running_since(self._began, now)
         if policy is not None and policy.open_timeout is not None:
-            due = before.is_due(policy.open_timeout, before.clock.read(now))
+            due = previous.is_due(policy.open_timeout, previous.clock.read(now))
             reached = due or is_first
             reached = reached and self._read_to_end.is_reached(source.spark, origin.checkpoint)
             if due:
                 earlier = self.log.clock_of_overdue(origin.batch_id)
-                if earlier is None and reached and before.is_due(policy.open_timeout, clock.read(now)):
+                if earlier is None and reached and previous.is_due(policy.open_timeout, clock.read(now)):
                     self.log.keep_clock_of_overdue(origin.batch_id, clock)
                 if earlier is None and not reached:
                     policy = replace(policy, open_timeout=None)
                 clock = earlier or clock
-        return Opening(before, clock.read(now), clock.after(now), policy)
+        return Opening(previous, clock.read(now), clock.after(now), policy)
 
     def publish(
         self,
@@ -121,24 +121,24 @@ class EventsState:
         `marks` of the source's snapshot wait for a commit, `topics` have the ids of those that the run knows. Raises
         Fenced if nothing was `committed`, and another run has the job.
         """
-        before, query = opening.before, self.log.query if self.log is not None else ""
-        after = before.with_batch(task.batch_id, query, carried.partitions, carried.inline.items())
-        expired, flows, notices = self.assembly.assembler.expire(opening.policy, after.partitions, opening.now)
+        previous, query = opening.before, self.log.query if self.log is not None else ""
+        later = previous.with_batch(task.batch_id, query, carried.partitions, carried.inline.items())
+        expired, flows, notices = self.assembly.assembler.expire(opening.policy, later.partitions, opening.now)
         if expired:
-            after = after.with_batch(after.batch, after.query, expired, ())
-        after = replace(after, clock=opening.clock, marks=marks, topics={**before.topics, **topics})
-        if after.levels().open:
-            after = replace(after, described=join_missing((before.described, carried.described)))
+            later = later.with_batch(later.batch, later.query, expired, ())
+        later = replace(later, clock=opening.clock, marks=marks, topics={**previous.topics, **topics})
+        if later.levels().open:
+            later = replace(later, described=join_missing((previous.described, carried.described)))
         if self.log is not None:
             if not committed and self.session.token:  # nothing has checked the owner, and no fenced run may publish
                 run_once(task.options, self.session.check_owner(random.Random()), task.options.batch_deadline)
-            self.log.publish(after, carried.inline.items())
+            self.log.publish(later, carried.inline.items())
         for notice in (*carried.notices, *notices):
             listener(notice)
         if carried.malformed:
             _log.warning("events.malformed", count=carried.malformed, batch=task.batch_id)
         counts = (carried.flows + flows).as_dict()
-        listener(_counted(task.checkpoint, after, carried, counts))
+        listener(_counted(task.checkpoint, later, carried, counts))
 
 
 def _counted(query: str, after: Manifest, carried: CarryOver, flows: Mapping[str, float]) -> Event:

@@ -185,7 +185,7 @@ class EventsWriter:
 
     def _spec(self, source: Input, task: LaneTask, opened: OpenInput, opening: Opening) -> AssemblySpec:
         """What the lanes assemble by, and from."""
-        log, before, lines = self.state.log, opening.before, self.assembly.lines
+        log, previous, lines = self.state.log, opening.before, self.assembly.lines
         relayed = log is not None and log.relays
         at_offsets = lines is not None and lines.columns.get(POSITION) == "offset"
         return AssemblySpec(
@@ -195,8 +195,8 @@ class EventsWriter:
             now=opening.now,
             directory=None if log is None or relayed else log.directory,
             stem="frame" if log is None else log.stem(task.batch_id),
-            carried=before.partitions,
-            inline=log.relay(before) if log is not None and relayed else before.inline,
+            carried=previous.partitions,
+            inline=log.relay(previous) if log is not None and relayed else previous.inline,
             relayed=relayed,
             lines=opened.lines,
             arrival_order=not task.ordered,
@@ -206,7 +206,7 @@ class EventsWriter:
             compare=task.options.check_replays,
             placed=self._in_partitions(source.schema) and at_offsets,
             rules=self.assembly.rule_set,
-            described=before.described,
+            described=previous.described,
         )
 
     def _write(
@@ -225,8 +225,8 @@ class EventsWriter:
 
         def run(task: LaneTask) -> list[Message]:
             messages = rounds.run(task)
-            left = any(share.left for share in of_kind(messages, LaneShare))
-            progress.take(messages, partitions, whole=task.part.upto is None and not left)
+            waits = any(share.left for share in of_kind(messages, LaneShare))
+            progress.take(messages, partitions, whole=task.part.upto is None and not waits)
             return messages
 
         def collect_and_say(receipts: Sequence[Receipt], reports: Sequence[LaneReport]) -> None:
@@ -238,9 +238,9 @@ class EventsWriter:
             rounds.next_round(shares)
             progress.keep()
 
-        written = write_shared(task, run, collect_and_say, clock, go_on, alter, progress.rows)
+        outcome = write_shared(task, run, collect_and_say, clock, go_on, alter, progress.rows)
         progress.keep()
-        return written
+        return outcome
 
     def _new_tables(self, source: Input, task: LaneTask, opened: OpenInput, opening: Opening) -> NewTables | None:
         """The new tables of the source; None if no message describes tables."""
@@ -323,8 +323,10 @@ def _join(shares: Sequence[CarryOver]) -> CarryOver:
     """The CarryOver of all lanes of a round. Raises InputError if two lanes had events of one source partition."""
     joined = CarryOver(small=True)
     for share in shares:
-        twice = joined.partitions.keys() & share.partitions.keys()
-        if twice:
-            raise InputError(f"Two lanes had events of source partition {min(twice)}: this is a bug, please report it.")
+        shared = joined.partitions.keys() & share.partitions.keys()
+        if shared:
+            raise InputError(
+                f"Two lanes had events of source partition {min(shared)}: this is a bug, please report it."
+            )
         joined = joined.then(share)
     return joined

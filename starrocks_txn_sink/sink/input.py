@@ -55,8 +55,8 @@ class InputMemory:
         """What `make` has made for the `key`, in this micro-batch or an earlier one; None is made again."""
         if self._made.get(key) is None:
             self._made[key] = make()
-        made: Value = self._made[key]
-        return made
+        value: Value = self._made[key]
+        return value
 
     def learn(self, receipts: Sequence[Receipt]) -> None:
         """Take the average of the rows in a micro-batch's receipts."""

@@ -35,8 +35,8 @@ class KafkaInput(EventsInput):
         """The planned offsets; the empty frame if there are none. Raises the errors of `KafkaSource`."""
         source = memory.once(KafkaSource, self._source)
         if source is not None:
-            least = 1 if terms.options.lanes is not None else round(_LANE_BYTES / memory.row_bytes)
-            planned = source.plan(self.frame, plan.tasks, max(1, least), topic_names=memory.topic_names)
+            minimum = 1 if terms.options.lanes is not None else round(_LANE_BYTES / memory.row_bytes)
+            planned = source.plan(self.frame, plan.tasks, max(1, minimum), topic_names=memory.topic_names)
             if planned.lanes:
                 return OpenInput(self._run, self.assembly.lines, planned)
         return EventsInput.open(self, terms, plan, memory)

@@ -89,8 +89,8 @@ class LanePlan:
         shuffled = follows_a_shuffle(frame)
         speculates = context is not None and context.getConf().get("spark.speculation", "false").lower() == "true"
         whole = not positioned or direct or has_whole_partitions(frame) or (streaming and shuffled)
-        alone = context is None or not (whole or options.shuffle is not False)  # nothing may bring rows together
-        lanes = options.lanes or (1 if alone else int(context.defaultParallelism))
+        single = context is None or not (whole or options.shuffle is not False)  # nothing may bring rows together
+        lanes = options.lanes or (1 if single else int(context.defaultParallelism))
         return cls(
             1 if proves else lanes,
             claims=shuffled or speculates,

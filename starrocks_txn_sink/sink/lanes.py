@@ -194,13 +194,13 @@ class RoundRunner:
     def _counted_tables(self) -> Iterator[TableRooms]:
         """The rooms of the write: its labels have no more tables than have room (`coordinator.table_room`)."""
         options, clock, job = self._task.options, self._deadline.clock, self._task.job
-        known = self._resources.scan_threads
-        threads = known.now(clock) if known is not None else GUESS
+        limit = self._resources.scan_threads
+        threads = limit.now(clock) if limit is not None else GUESS
         own = sum((self._task.ownership is not None, options.receipts_log, options.quarantines))
         server = server_of(options)
         names = OPEN_LOADS.tables(server, job)
         if names is None:  # a new job may write all tables
-            names = tables_of(options, clock) if known is not None else frozenset()
+            names = tables_of(options, clock) if limit is not None else frozenset()
         first = max(own + len(names), (threads.room + 1) // 2) if names else threads.room
         with OPEN_LOADS.part(server, job, threads.room, own + 1, first, self._deadline) as part:
 
@@ -329,8 +329,8 @@ class RoundRunner:
 
     def _with_held_threads(self, outcome: object) -> object:
         """The outcome of a commit; if it had no answer because no thread was free, with that as the refusal."""
-        known, rooms = self._resources.scan_threads, self.coordinator.rooms
-        if not isinstance(outcome, Unknown) or outcome.refusal is not None or known is None or rooms is None:
+        limit, rooms = self._resources.scan_threads, self.coordinator.rooms
+        if not isinstance(outcome, Unknown) or outcome.refusal is not None or limit is None or rooms is None:
             return outcome
         if not are_held(self._task.options, self._deadline.clock):
             return outcome
@@ -406,8 +406,10 @@ def ownership_of(
     owner = Owner(mine.driver_token, task.epoch, task.checkpoint, task.batch_id, written=mine.written)
     tokens = fresh_tokens(task.epoch, 0, rng)
     now = partial(now_text, clock)
-    further = tuple if further_rows is None else partial(further_rows, now)
-    return Ownership(task.job, task.options.database, owner, tokens, now, task.ownership.canary, further_rows=further)
+    extra_rows = tuple if further_rows is None else partial(further_rows, now)
+    return Ownership(
+        task.job, task.options.database, owner, tokens, now, task.ownership.canary, further_rows=extra_rows
+    )
 
 
 def coordinator_of(

@@ -58,9 +58,9 @@ class _Run:
             self.rows[region.table] += region.rows
             self.bytes[region.table] += region.bytes
         for span in receipt.positions:
-            before = self.spans.get(span.partition, span)
-            count = span.source_transactions + (before.source_transactions if before is not span else 0)
-            self.spans[span.partition] = PositionSpan(span.partition, before.first, span.last, count)
+            earlier = self.spans.get(span.partition, span)
+            count = span.source_transactions + (earlier.source_transactions if earlier is not span else 0)
+            self.spans[span.partition] = PositionSpan(span.partition, earlier.first, span.last, count)
         self.labels.append(receipt.label)
         self.transactions += 1
         self.batches = (self.batches[0] if self.batches else receipt.batch_id, receipt.batch_id)

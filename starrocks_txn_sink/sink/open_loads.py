@@ -41,8 +41,8 @@ class OpenLoads:
         part = Part(self, server, room)
         with self._changed:
             _, loads = self._known.get((server, job), (frozenset(), 0))
-            wanted = min(room, 2 * loads or first)
-            self._take(part, least, max(least, wanted), deadline)
+            goal = min(room, 2 * loads or first)
+            self._take(part, least, max(least, goal), deadline)
         try:
             yield part
         finally:

@@ -108,8 +108,8 @@ def has_unfilled_deletes(schema: T.StructType, options: SinkOptions) -> bool:
 def _check_input(frame: DataFrame, routes: Sequence[TypedRoute]) -> bool:
     """Whether the rows are marked with positions and ends; raises InputError for missing columns or wrong types."""
     frame_columns, marked = set(frame.columns), is_marked(frame.schema)
-    needed = [*(names.TRANSACTION_COLUMNS if marked else ()), *_content_columns(routes)]
-    missing = [name for name in dict.fromkeys(needed) if name not in frame_columns]
+    needed_names = [*(names.TRANSACTION_COLUMNS if marked else ()), *_content_columns(routes)]
+    missing = [name for name in dict.fromkeys(needed_names) if name not in frame_columns]
     if missing:
         raise InputError(
             f"The sink's input lacks the column{'s' if len(missing) > 1 else ''} {', '.join(missing)}; "
@@ -232,8 +232,8 @@ def _refuse_other_databases(frame: DataFrame, payload: Column, database: str) ->
 
 
 def _refusal(texts: tuple[str, str], value: Column, frame: DataFrame) -> Column:
-    before, behind = texts
-    return _error(F.lit(before), value, F.lit(behind), frame=frame)
+    head, tail = texts
+    return _error(F.lit(head), value, F.lit(tail), frame=frame)
 
 
 def _error(*parts: Column, frame: DataFrame) -> Column:

@@ -110,8 +110,10 @@ def _marked(table: str, own: Collection[str], terms: TableTerms, columns: Column
     columns_left = [
         column for column in columns.get(table, ()) if column.name not in (*key, DELETED) and not column.generated
     ]
-    known = {*own, *terms.options.decoded(table)}
-    opaque = [column for column in columns_left if column.name not in known and column.type.name.lower() in OPAQUE]
+    names_of_table = {*own, *terms.options.decoded(table)}
+    opaque = [
+        column for column in columns_left if column.name not in names_of_table and column.type.name.lower() in OPAQUE
+    ]
     if opaque:
         raise OptionError(
             f'With deletes="mark" a deleted row of table {table} keeps its last values, and the sink cannot look up '

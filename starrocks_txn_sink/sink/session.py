@@ -105,9 +105,9 @@ class Session:
     def learn_compared(self, names: Mapping[str, frozenset[str]], *, again: bool) -> None:
         """The `names` of rows were compared with their tables' columns, those of before `again`."""
         for table, column_names in names.items():
-            before = self.compared.get(table, frozenset())
-            self.vanished_names[table] = self.vanished_names.get(table, frozenset()) | (before - column_names)
-            self.compared[table] = before | column_names
+            earlier = self.compared.get(table, frozenset())
+            self.vanished_names[table] = self.vanished_names.get(table, frozenset()) | (earlier - column_names)
+            self.compared[table] = earlier | column_names
         if again:
             self.compared_at = time.monotonic()
 
@@ -233,10 +233,10 @@ def resume(
     proofs = [proof for proof in resumption.proofs if proof.job == job and traces.acceptance in ("", *proof.accepted)]
     for proof in reversed(proofs):
         _refuse_behind(proof, state.positions)
-    before = [proof for proof in proofs if proof.batch == resumption.batch - 1]
+    earlier = [proof for proof in proofs if proof.batch == resumption.batch - 1]
     accepted = {traces.acceptance, *(acceptance for proof in proofs for acceptance in proof.accepted)} - {""}
-    others = {proof.job for proof in resumption.proofs if proof.positions} if not state.positions else set[str]()
-    return Resumed(state, before[-1].skips if before else {}, sorted(accepted), max(others - {job}, default=""))
+    jobs = {proof.job for proof in resumption.proofs if proof.positions} if not state.positions else set[str]()
+    return Resumed(state, earlier[-1].skips if earlier else {}, sorted(accepted), max(jobs - {job}, default=""))
 
 
 def _refuse_behind(proof: Proof, positions: Mapping[str, ledger.Position]) -> None:

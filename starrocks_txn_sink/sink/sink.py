@@ -90,8 +90,8 @@ class JobRun:
 
         Otherwise two queries that share a sink and a job would take the job from each other in turns, without an error.
         """
-        if (by := self.replaced.get(origin.key)) is not None:
-            raise Fenced("The job was taken over by another writer, which uses the same sink.", checkpoint=by)
+        if (successor := self.replaced.get(origin.key)) is not None:
+            raise Fenced("The job was taken over by another writer, which uses the same sink.", checkpoint=successor)
         if self.session is not None and self.session.key != write_key(self.job):
             self.replaced[self.session.key] = origin.checkpoint
 
@@ -395,10 +395,10 @@ class StarRocksSink:
     ) -> None:
         """Learn from lanes whose rows are visible, and emit their events."""
         session.learn_keys(reports)
-        again = time.monotonic() - session.compared_at >= _COMPARED_SECONDS
-        again = again and self.options.schema_changes is SchemaChanges.IGNORE
-        if session.is_due(reports, again=again):
-            self._compare_columns(session, reports, again=again)
+        is_due = time.monotonic() - session.compared_at >= _COMPARED_SECONDS
+        is_due = is_due and self.options.schema_changes is SchemaChanges.IGNORE
+        if session.is_due(reports, again=is_due):
+            self._compare_columns(session, reports, again=is_due)
         if session.learn_listed(reports):
             self._listener(Event("label.unlisted", {"job": origin.job, "advice": sessions.UNLISTED}))
         if begun := session.learn_skips(reports, keep=origin.streaming):  # frames of `write` may come in any order

@@ -82,14 +82,14 @@ class SnapshotProgress:
         if not ends:
             return marks
         counts = Counter(topic for topic, _ in partitions())
-        most = max(counts.values(), default=1)
-        return marks | {name: SPREAD for name in ends if counts.get(name.replace(":", ".", 1), most) > 1}
+        limit = max(counts.values(), default=1)
+        return marks | {name: SPREAD for name in ends if counts.get(name.replace(":", ".", 1), limit) > 1}
 
     def rows(self, now_text: Callable[[], str]) -> list[memoryview]:
         """The marks that are new in the ledger with the commit of the label."""
-        after = self._after()
-        changed = [name for name, mark in after.items() if self.marks.get(name) != mark]
-        return [mark_row(self.job, name, after[name], now_text()) for name in changed]
+        marks = self._after()
+        changed = [name for name, mark in marks.items() if self.marks.get(name) != mark]
+        return [mark_row(self.job, name, marks[name], now_text()) for name in changed]
 
     def resume(self, marks: Marks) -> None:
         """See SourceProgress."""
@@ -101,13 +101,13 @@ class SnapshotProgress:
 
     def commit(self) -> None:
         """The rows of the label are visible; says what that means."""
-        before, after = self.marks, self._after()
-        again = [name.partition(":")[0] for name in self._taken if name.endswith(":") and before.get(name) == OVER]
-        self.marks, self.waiting, self._taken = after, {}, {}
-        for source in again:
+        earlier, later = self.marks, self._after()
+        repeats = [name.partition(":")[0] for name in self._taken if name.endswith(":") and earlier.get(name) == OVER]
+        self.marks, self.waiting, self._taken = later, {}, {}
+        for source in repeats:
             self.listener(Event("snapshot.repeated", {"job": self.job, "source": source, "advice": _REPEATED}))
-        if after != before:
-            tables = [name.partition(":")[2] for name, mark in after.items() if mark == OVER != before.get(name)]
+        if later != earlier:
+            tables = [name.partition(":")[2] for name, mark in later.items() if mark == OVER != earlier.get(name)]
             self.say([table for table in tables if table])
 
     def say(self, ended: Sequence[str] = ()) -> None:
@@ -115,8 +115,8 @@ class SnapshotProgress:
         progress = Progress.of(self.marks)
         fields = {"job": self.job, "tables": progress.tables, "over": progress.over, "text": progress.text}
         if progress.tables:
-            more = {"unknown": progress.unknown, "tables_over": list(ended)}
-            self.listener(Event("snapshot.progressed", {**fields, **more}))
+            counts = {"unknown": progress.unknown, "tables_over": list(ended)}
+            self.listener(Event("snapshot.progressed", {**fields, **counts}))
         if progress.ended:
             self.listener(Event("snapshot.ended", {"job": self.job, "tables": progress.tables}))
 
@@ -151,11 +151,11 @@ class SourceKeys:
         for key in sorted(set(keys)):
             by_table.setdefault(key[:2], []).append(key)
         for place, keys_of_table in by_table.items():
-            before = self.known.get(place, set())
-            self._check_keys(keys_of_table, before)
-            if not before:
+            earlier = self.known.get(place, set())
+            self._check_keys(keys_of_table, earlier)
+            if not earlier:
                 self._check_sources(keys_of_table[0][2], place)
-            new = [key for key in keys_of_table if key[3] not in before]
+            new = [key for key in keys_of_table if key[3] not in earlier]
             self.known.setdefault(place, set()).update(key[3] for key in new)
             self.unwritten += new
 
@@ -166,21 +166,23 @@ class SourceKeys:
         refusals = [(key, self.judge(key)) for key in keys]
         for key, refusal in refusals:
             if refusal is not None:
-                others = [(*key[:3], names) for names in sorted(before)] or [other for other, _ in refusals]
-                raise _changed(key, [other[3] for other in others if self.judge(other) is None], refusal)
+                rest = [(*key[:3], names) for names in sorted(before)] or [other for other, _ in refusals]
+                raise _changed(key, [other[3] for other in rest if self.judge(other) is None], refusal)
 
     def _check_sources(self, table: str, new: tuple[str, str]) -> None:
         """Raise InputError if rows of the `new` connector and collection replace those of others in their table."""
         places = [place for place in self.known if self.table_of(place[1]) == table]
-        refusal = self.judge_sources(table, [SourceTable(name, "", (), of) for of, name in (*places, new)])
+        refusal = self.judge_sources(
+            table, [SourceTable(name, "", (), connector) for connector, name in (*places, new)]
+        )
         if places and refusal is not None:
             raise InputError(f"Table {table}: {refusal.reason}.", hint=refusal.ways, table=table)
 
     def rows(self, now_text: Callable[[], str]) -> list[memoryview]:
         """The keys that are new in the ledger with the commit of the label."""
-        at = now_text()
+        time = now_text()
         rows = [
-            key_row(self.job, connector, collection, names, at) for connector, collection, _, names in self.unwritten
+            key_row(self.job, connector, collection, names, time) for connector, collection, _, names in self.unwritten
         ]
         return [row for row in rows if row is not None]
 
@@ -199,9 +201,9 @@ def judge_key(options: SinkOptions, rules: RuleSet, tables: Tables, key: SourceK
     target_columns = _key_to_keep(options, of_table, tables)
     if not target_columns:
         return None
-    apart = SOURCE_TABLE in [column.name for column in target_columns]
+    by_source = SOURCE_TABLE in [column.name for column in target_columns]
     try:
-        key_in_table = key_by_rules(names, of_table, merged=apart)
+        key_in_table = key_by_rules(names, of_table, merged=by_source)
     except OptionError as error:
         return Refusal(table, error.message.rstrip("."), error.advice)
     return next(iter(key_refusals(table, key_in_table, target_columns)), None)
@@ -305,8 +307,8 @@ class SourcePlaces:
 
 def _loaded(messages: Sequence[Message]) -> list[CarryOver]:
     """What those lanes hand on that have loaded all rows which they have read and released."""
-    again = any(share.stopped for share in of_kind(messages, LaneShare))  # a lane with `reached` reads on
-    return [carried for carried in of_kind(messages, CarryOver) if carried.reached is not None or not again]
+    goes_on = any(share.stopped for share in of_kind(messages, LaneShare))  # a lane with `reached` reads on
+    return [carried for carried in of_kind(messages, CarryOver) if carried.reached is not None or not goes_on]
 
 
 # --- all of it ---

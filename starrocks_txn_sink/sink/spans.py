@@ -91,10 +91,10 @@ class SpanListener:
                     batch_open.add(fields["receipt"])
             case "batch.completed" | "batch.failed" | "batch.stopped":
                 DRIVER_STEPS.set(ignore_event)
-                ended = self._batches.pop(fields["job"], None)
-                while ended is not None and ended.spans:
-                    attributes = {} if len(ended.spans) > 1 else ended.attributes
-                    self._end(ended, {**attributes, "stopped": event.name == "batch.stopped"}, fields.get("code"))
+                span = self._batches.pop(fields["job"], None)
+                while span is not None and span.spans:
+                    attributes = {} if len(span.spans) > 1 else span.attributes
+                    self._end(span, {**attributes, "stopped": event.name == "batch.stopped"}, fields.get("code"))
             case _:
                 pass
 
@@ -117,7 +117,7 @@ class SpanListener:
         more: dict[str, Any] | None = None,
     ) -> None:
         context = self._trace.set_span_in_context(batch.spans[-1]) if batch.spans else None
-        attributes = {f"{_PREFIX}{of}": fields[of] for of in names if fields.get(of) not in (None, "")}
+        attributes = {f"{_PREFIX}{field}": fields[field] for field in names if fields.get(field) not in (None, "")}
         system = {"db.system.name": "starrocks"} | (more or {})
         batch.spans.append(self._tracer.start_span(name, context, attributes=system | attributes))
 

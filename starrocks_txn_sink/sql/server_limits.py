@@ -92,8 +92,8 @@ def read_verified(options: SinkOptions, clock: Clock) -> Mapping[str, Verified]:
     """What `verify` has found last, by job. Raises StarRocksSinkError, also without a ledger."""
     with contextlib.closing(LeaderConnection(options)) as connection:
         ledger = SqlLedger(connection, options.database)
-        found: Mapping[str, Verified] = ledger.execute(ReadVerified(), Deadline.after(_SECONDS, clock))
-    return found
+        verdicts: Mapping[str, Verified] = ledger.execute(ReadVerified(), Deadline.after(_SECONDS, clock))
+    return verdicts
 
 
 def _no_loads() -> int:

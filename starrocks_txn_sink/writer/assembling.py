@@ -163,15 +163,15 @@ class Parse(SourceSchema):
             self._new_schemas += [(table, schema) for schema in new]
 
     def types_of(self, table: str, name: str) -> list[str]:
-        before = self._described_before.get(table, {}).get(name, ColumnNeeds())
+        described = self._described_before.get(table, {}).get(name, ColumnNeeds())
         return [
-            *before.types,
+            *described.types,
             *(column.type for column in self._described(table, name) if column.type),
         ]
 
     def filled(self, table: str, name: str) -> bool:
-        before = self._described_before.get(table, {}).get(name, ColumnNeeds())
-        return before.filled or any(column.filled for column in self._described(table, name))
+        described = self._described_before.get(table, {}).get(name, ColumnNeeds())
+        return described.filled or any(column.filled for column in self._described(table, name))
 
     def options_of(self, table: str, options: SinkOptions) -> TableOptions:
         return self._rules.declared(table, options_of=options.options_of)
@@ -372,8 +372,8 @@ def _parse(
 ) -> tuple[ParsedMessages, pa.RecordBatch]:
     """The events in a batch by the rules, and the batch itself."""
     messages = with_offsets(batch, placed=placed)
-    kept = tuple(name for name in (EVENT_TIME, OFFSET, TOPIC_PARTITION) if name in messages.schema.names)
-    parsed = lines.parse(messages, kept)
+    names = tuple(name for name in (EVENT_TIME, OFFSET, TOPIC_PARTITION) if name in messages.schema.names)
+    parsed = lines.parse(messages, names)
     return replace(parsed, events=apply_rules(rules, parsed.events)) if rules.rules else parsed, batch
 
 

@@ -81,8 +81,8 @@ class DeadLetters:
             place = rows.column(PARTITION)[bad_row.number].as_py(), int(positions[bad_row.number])
             table, letter = rows.column(TABLE)[bad_row.number].as_py(), self._places[place]
             message = in_kafka(rows, bad_row.number)
-            found = f"{UNSAID}; the sink finds that a row of {table}{message and f' at {message}'} {bad_row.reason}."
-            self._places[place] = replace(letter, reason=letter.reason.replace(f"{UNSAID}.", found))
+            reason = f"{UNSAID}; the sink finds that a row of {table}{message and f' at {message}'} {bad_row.reason}."
+            self._places[place] = replace(letter, reason=letter.reason.replace(f"{UNSAID}.", reason))
 
     def receipt(self, receipt: Receipt) -> Receipt:
         """The receipt, which counts dead letters by their own tables."""
@@ -98,8 +98,8 @@ class DeadLetters:
             regions += [
                 RegionCount(span.partition, table, count, sizes[table]) for table, count in sorted(rows.items())
             ]
-        others = tuple(region for region in receipt.regions if region.table != DEAD_LETTER_TABLE)
-        return replace(receipt, regions=others, dead_lettered=tuple(regions), dead_lettered_positions=tuple(spans))
+        rest = tuple(region for region in receipt.regions if region.table != DEAD_LETTER_TABLE)
+        return replace(receipt, regions=rest, dead_lettered=tuple(regions), dead_lettered_positions=tuple(spans))
 
     def _mask(self, runs: Sequence[PartitionRun], positions: Ints) -> Bools:
         aside = np.zeros(len(positions), dtype=bool)
@@ -124,10 +124,10 @@ class DeadLetters:
     def _letter(self, partition: str, position: int, table: str, payload: bytes) -> bytes:
         place = partition, position
         letter = self._places[place]
-        at = DeadLetterSource(*place, letter.reason, letter.label, self._task.batch_id, self._now())
+        source = DeadLetterSource(*place, letter.reason, letter.label, self._task.batch_id, self._now())
         columns = self._task.options.load_headers(table).get("columns", "")
         row = payload[len(SEPARATOR) :]
-        (dead_letter,) = dead_letter_rows(self._task.job, at, table, columns, [row], self._rows[place][table])
+        (dead_letter,) = dead_letter_rows(self._task.job, source, table, columns, [row], self._rows[place][table])
         self._rows[place][table] += 1
         self._bytes[place][table] += len(payload)
         return dead_letter

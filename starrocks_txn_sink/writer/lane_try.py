@@ -100,8 +100,8 @@ class SparkLane:
         """
         if not attempt.retry or self.task.claims:
             return None
-        again, place = "Spark runs the task of a lane again.", self.rows.place(batches, attempt)
-        error = TaskRepeated(again, hint=_REPEATED, lane=attempt.lane, stage=attempt.stage, reads=place)
+        message, place = "Spark runs the task of a lane again.", self.rows.place(batches, attempt)
+        error = TaskRepeated(message, hint=_REPEATED, lane=attempt.lane, stage=attempt.stage, reads=place)
         return self._nothing(attempt).fail(error, clock.wall())
 
     def _nothing(self, attempt: worker.Attempt) -> messages.LaneReport:
@@ -253,8 +253,8 @@ class LaneTry:
             return [messages.TablesLack(lack.columns), self.report(())]
         except Crowded as crowded:
             return [messages.RowsWait(crowded.waits), self.report(())]
-        except BadRowsFound as found:
-            return [messages.BadRows.of_places(found.places), self.report(())]
+        except BadRowsFound as bad_rows:
+            return [messages.BadRows.of_places(bad_rows.places), self.report(())]
         except NotReached as unreached:
             return [messages.DriverUnreached(unreached.host), self.report(())]
         except BaseException as error:

@@ -311,7 +311,7 @@ class EventTimes:
     def _of_receipts(self, receipts: Iterable[Receipt]) -> Iterator[tuple[Receipt, str, Floats]]:
         """The event times of each span of each receipt, with receipt and partition; a span without any is left out."""
         seen_times = {
-            name: (np.concatenate([at for at, _ in parts]), np.concatenate([time for _, time in parts]))
+            name: (np.concatenate([commits for commits, _ in parts]), np.concatenate([time for _, time in parts]))
             for name, parts in self._seen.items()
         }
         for receipt in receipts:

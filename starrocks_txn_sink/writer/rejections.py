@@ -126,9 +126,9 @@ def reasons(lines: Iterable[str]) -> list[str]:
     counts: Counter[str] = Counter()
     for line in lines:
         head = _PREFIX.sub("", line.split(" Row:", 1)[0].rstrip(". "))
-        found = ((match, rule) for pattern, rule in _RULES if (match := pattern.search(head)) is not None)
-        match, rule = next(found, (None, "a reason of another kind"))
+        matches = ((match, rule) for pattern, rule in _RULES if (match := pattern.search(head)) is not None)
+        match, rule = next(matches, (None, "a reason of another kind"))
         column = match[1] if match is not None and match.groups() else ""
         counts[f"{rule}, column {column}" if column else rule] += 1
-    most = [f"{reason} ({count})" for reason, count in counts.most_common(_MOST_REASONS)]
-    return [*most, "…"] if len(counts) > _MOST_REASONS else most
+    largest = [f"{reason} ({count})" for reason, count in counts.most_common(_MOST_REASONS)]
+    return [*largest, "…"] if len(counts) > _MOST_REASONS else largest

@@ -233,10 +233,10 @@ class Performer:
             return self._perform(action)
         with Span(self.listener, self.clock.monotonic, "step", _fields(action)) as span:
             result = self._perform(action)
-            further = {} if result is None else {"result": type(result).__name__.lower()}
+            fields = {} if result is None else {"result": type(result).__name__.lower()}
             if isinstance(result, Unknown) and result.refusal is not None:
-                further["code"] = result.refusal.code
-            span.end(result, **further)
+                fields["code"] = result.refusal.code
+            span.end(result, **fields)
             return result
 
     def steps(self, action: model.Action) -> tuple[Steps[model.Result], Deadline]:

@@ -214,15 +214,15 @@ class TableChecks(PipeStage):
 
         For rows that the server has rejected and does not say why: that is not always what it found.
         """
-        known = self._known
-        if known is None:
+        known_columns = self._known
+        if known_columns is None:
             return []
 
         def columns_of(table: str, again: bool) -> Sequence[TargetColumn]:
-            return known.with_counters(table, again, self._deadline) if self._names_columns(table) else ()
+            return known_columns.with_counters(table, again, self._deadline) if self._names_columns(table) else ()
 
         values = self._value_checks(columns_of, RowFindings(), counters_known=True).bad_rows(batch)
-        return _with_others(values, [*self._out_of_ranges(batch, known)])
+        return _with_others(values, [*self._out_of_ranges(batch, known_columns)])
 
     def _out_of_ranges(self, batch: pa.RecordBatch, known: KnownColumns) -> Iterator[BadRow]:
         """The rows that no partition of their tables takes."""
@@ -324,25 +324,25 @@ class TableChecks(PipeStage):
         self, findings: RowFindings, compared: Mapping[str, Set[str]] | None, unchanged: UnchangedValues | None
     ) -> MemberNames | None:
         """The check of the names in rows; None if nobody would learn from it."""
-        policy, known, types_of = self._options.schema_changes, self._known, self._source.types_of
-        refuse = policy is not SchemaChanges.IGNORE and known is not None
-        if unchanged is None and (known is None or not (refuse or compared is not None)):
+        policy, known_columns, types_of = self._options.schema_changes, self._known, self._source.types_of
+        refuse = policy is not SchemaChanges.IGNORE and known_columns is not None
+        if unchanged is None and (known_columns is None or not (refuse or compared is not None)):
             return None
 
         def columns_of(table: str, again: bool) -> frozenset[str] | None:
-            return known.of(table, again, self._deadline) if known is not None else None
+            return known_columns.of(table, again, self._deadline) if known_columns is not None else None
 
         def dropped(table: str) -> Mapping[str, float]:
-            return known.dropped(table, self._deadline) if known is not None else {}
+            return known_columns.dropped(table, self._deadline) if known_columns is not None else {}
 
         def replaced(table: str) -> Mapping[str, float]:
-            return known.replaced(table, self._deadline) if known is not None and refuse else {}
+            return known_columns.replaced(table, self._deadline) if known_columns is not None and refuse else {}
 
         def filled(table: str, name: str) -> bool:
             """A column that comes back is NULL in all rows, as one that the source has filled."""
             return self._source.filled(table, name) or name in dropped(table)
 
-        adds = policy is SchemaChanges.APPLY and known is not None
+        adds = policy is SchemaChanges.APPLY and known_columns is not None
         lacking = LackingColumns(types_of, filled) if adds else None
         findings.shapes = Shapes()
         return MemberNames(

@@ -178,8 +178,8 @@ class TurnService:
         """End the turns that are over; returns the seconds until the next one is, None if nobody waits."""
         now, ends = time.monotonic(), []
         for caller in [caller for caller in self._callers if self._queue.is_awaited(caller)]:
-            if (left := caller.turn_since + self._lease - now) > 0:
-                ends.append(left)
+            if (seconds := caller.turn_since + self._lease - now) > 0:
+                ends.append(seconds)
             else:
                 _log.warning("turns.ended", seconds=round(now - caller.turn_since))
                 self._leave(caller)
@@ -349,8 +349,8 @@ class LaneTurns:
             connection.sendall(self._address.token.encode() + b"\n")
         except OSError as error:
             with self._lock:
-                said, self._reachable_at = self._reachable_at > 0.0, time.monotonic() + _AGAIN_SECONDS
-            if not said:
+                was_reachable, self._reachable_at = self._reachable_at > 0.0, time.monotonic() + _AGAIN_SECONDS
+            if not was_reachable:
                 _log.warning("turns.unreachable", host=self._address.host, why=type(error).__name__)
             return None
         return connection

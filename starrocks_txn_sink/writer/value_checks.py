@@ -87,9 +87,9 @@ class ValueChecks:
         fault, place = faults[number], place_of(batch, number)
         if self.shows_keys:
             place += _key_text(batch, number, self._columns[table])
-        more = f" {len(faults) - 1} more rows that came with it have such a value." if len(faults) > 1 else ""
+        rest = f" {len(faults) - 1} more rows that came with it have such a value." if len(faults) > 1 else ""
         return UnfitValue(
-            f"A value does not fit column {fault.column} of table {table}{place}: it {fault.reason}.{more}",
+            f"A value does not fit column {fault.column} of table {table}{place}: it {fault.reason}.{rest}",
             table=table,
             column=fault.column,
         )
@@ -116,7 +116,7 @@ class ValueChecks:
     def _judge(self, names: Sequence[str], again: Collection[str]) -> ValueJudge:
         """The judge of a batch's tables; it is made anew when the columns of one have been read `again`."""
         tables = {name: () if is_own_table(name) else self.columns_of(name, name in again) for name in names}
-        if any(self._columns.get(name) is not found for name, found in tables.items()):
+        if any(self._columns.get(name) is not columns for name, columns in tables.items()):
             self._judges.clear()
             self._columns |= tables
         key, now = (*names,), self.wall()
@@ -198,9 +198,9 @@ class KeyChecks:
 
     def _may_be_long(self, table: str) -> bool:
         """Whether the table's columns have room for a key that is too long."""
-        found = () if is_own_table(table) else self.columns_of(table, False)
-        if self._columns.get(table) is not found:
-            self._columns[table], self._sizes[table] = found, KeySize.of(found)
+        columns = () if is_own_table(table) else self.columns_of(table, False)
+        if self._columns.get(table) is not columns:
+            self._columns[table], self._sizes[table] = columns, KeySize.of(columns)
             self._loops.clear()
         size = self._sizes[table]
         return size is not None and size.most > self._limit
@@ -209,8 +209,8 @@ class KeyChecks:
         """Numbers of the rows above the limit, and the sizes of their keys."""
         key = (*names,)
         if key not in self._loops:
-            wanted = [self._sizes[name] if self._may_be_long(name) else None for name in names]
-            self._loops[key] = LongKeys(wanted, self._limit)
+            goal = [self._sizes[name] if self._may_be_long(name) else None for name in names]
+            self._loops[key] = LongKeys(goal, self._limit)
         numbers = self._loops[key].candidates(payload, of_row)
         texts = payload.take(pa.array(numbers, pa.int64())).cast(pa.large_binary()).to_pylist() if numbers else []
         sizes = (

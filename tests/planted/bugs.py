@@ -23,8 +23,8 @@ BUGS = (
         "values",
         "an integer one above its type passes",
         "rows/values/rules.py",
-        "not least <= integer < 1 << bits - 1",
-        "not least <= integer <= 1 << bits - 1",
+        "not minimum <= integer < 1 << bits - 1",
+        "not minimum <= integer <= 1 << bits - 1",
         "rows/values/test_values_of_the_server.py rows/values/test_row_judgement.py",
     ),
     PlantedBug(
@@ -72,8 +72,8 @@ BUGS = (
         "keys",
         "a further column of the table's key is taken",
         "sink/schema/source_plan.py",
-        "further = [name for name in own if name.lower() not in folded]",
-        "further = list[str]()",
+        "extra = [name for name in own if name.lower() not in folded]",
+        "extra = list[str]()",
         "sink/test_source_keys.py",
     ),
     PlantedBug(
@@ -96,8 +96,8 @@ BUGS = (
         "keys",
         "a delete with filled in values misses its row",
         "sources/formats/declared_keys.py",
-        "for number in deletes.tolist() if further else ():",
-        "for number in deletes.tolist() if not further else ():",
+        "for number in deletes.tolist() if extra else ():",
+        "for number in deletes.tolist() if not extra else ():",
         "sources/test_declared_keys.py",
     ),
     PlantedBug(
@@ -119,9 +119,9 @@ BUGS = (
     PlantedBug(
         "keys",
         "a tombstone whose delete is lost deletes nothing",
-        "sources/formats/debezium.py",
-        "return pa.array(~behind[count:])",
-        "return pa.array(behind[count:] & False)",
+        "sources/formats/lone_tombstones.py",
+        "return pa.array(~has_delete[count:])",
+        "return pa.array(has_delete[count:] & False)",
         "writer/test_single_changes.py::test_a_tombstone_that_compaction_has_left_alone_deletes_the_row_of_its_key",
     ),
     # --- privacy ---
@@ -210,8 +210,8 @@ BUGS = (
         "order",
         "rows behind the end of their transaction pass",
         "rows/segments.py",
-        "(late := np.flatnonzero(~has_moved & ended)).size",
-        "(late := np.flatnonzero(~has_moved & ended)).size < 0",
+        "(late := np.flatnonzero(~has_moved & is_start)).size",
+        "(late := np.flatnonzero(~has_moved & is_start)).size < 0",
         "rows/test_segments.py",
     ),
     PlantedBug(

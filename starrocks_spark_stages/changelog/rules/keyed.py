@@ -86,7 +86,7 @@ class KeyRule(Protocol):
 @cache
 def kinds_of(text: str) -> Kinds:
     """The kinds in a text such as `-U+U`: codes of two characters each."""
-    return tuple(RowKind(text[at : at + 2]) for at in range(0, len(text), 2))
+    return tuple(RowKind(text[index : index + 2]) for index in range(0, len(text), 2))
 
 
 def _previous(state: State | None) -> Any:
@@ -144,10 +144,10 @@ class EncodeKey:
             elif kind is RowKind.UPDATE_AFTER or self.encoder.keyed:
                 growth -= waits and kind is not RowKind.INSERT  # an INSERT in its place: it got none
                 waits = False
-        after = _as_state(previous)
-        if after is not None and waits:
-            after.append(True)
-        return KeyStep(output, after, waiting=growth)
+        later = _as_state(previous)
+        if later is not None and waits:
+            later.append(True)
+        return KeyStep(output, later, waiting=growth)
 
 
 @dataclass(frozen=True, slots=True)

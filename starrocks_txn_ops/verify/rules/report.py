@@ -50,8 +50,8 @@ class TableReport:
     @property
     def rows_different(self) -> int:
         """How many keys are different now: all that were found, or those that a repair has left."""
-        left = self.verdict.different if self.mended is None else sum(self.mended.left.values())
-        return left + self.verdict.uncounted
+        rest = self.verdict.different if self.mended is None else sum(self.mended.left.values())
+        return rest + self.verdict.uncounted
 
     @property
     def status(self) -> str:
@@ -81,10 +81,10 @@ class Report:
     @property
     def exit_code(self) -> int:
         """0: all equal; 1: something is different; 2: something could not be compared, or settled."""
-        found = {table.status for table in self.tables} - {REPAIRED}
-        if UNEQUAL in found:
+        statuses = {table.status for table in self.tables} - {REPAIRED}
+        if UNEQUAL in statuses:
             return 1
-        return 2 if found & {UNSETTLED, NOT_COMPARED} or found == {SKIPPED} or not self.tables else 0
+        return 2 if statuses & {UNSETTLED, NOT_COMPARED} or statuses == {SKIPPED} or not self.tables else 0
 
 
 def summary(report: Report, at: int) -> Verified:
@@ -135,8 +135,8 @@ def _table_document(table: TableReport) -> dict[str, Any]:
 
 
 def _mended_document(mended: Mended) -> dict[str, Any]:
-    left = {reason: count for reason, count in mended.left.items() if count}
-    return {"written": mended.written, "deleted": mended.deleted, "left": left, "labels": [*mended.labels]}
+    rest = {reason: count for reason, count in mended.left.items() if count}
+    return {"written": mended.written, "deleted": mended.deleted, "left": rest, "labels": [*mended.labels]}
 
 
 def lines(report: Report) -> Iterator[str]:
@@ -178,8 +178,8 @@ def _table_lines(table: TableReport) -> Iterator[str]:
 
 def _mended_lines(mended: Mended) -> Iterator[str]:
     if mended.labels:
-        more = f" and {len(mended.labels) - _LABELS} more" if len(mended.labels) > _LABELS else ""
-        labels = f"label {', '.join(mended.labels[:_LABELS])}{more}"
+        rest = f" and {len(mended.labels) - _LABELS} more" if len(mended.labels) > _LABELS else ""
+        labels = f"label {', '.join(mended.labels[:_LABELS])}{rest}"
         yield f"  repaired: {mended.written} rows written, {mended.deleted} deleted ({labels})"
     yield from (f"  not repaired: {count}, {reason}" for reason, count in mended.left.items())
 
@@ -190,13 +190,13 @@ def plan_of(table: TableReport, *, keyed: bool) -> str:
     if not table.verdict.different:
         return ""
     title, uncounted = f"{', '.join(table.sources)} -> {table.table}", table.verdict.uncounted
-    more = f"; then those of {uncounted} more that are different, too" if uncounted else ""
+    rest = f"; then those of {uncounted} more that are different, too" if uncounted else ""
     if not keyed:
         number = table.verdict.different
         return (
-            f"{title}: write the rows of {number} keys anew, in place of those there (no primary key: not atomic){more}"
+            f"{title}: write the rows of {number} keys anew, in place of those there (no primary key: not atomic){rest}"
         )
-    return f"{title}: write {counts[MISSING] + counts[DIFFERENT]} rows, delete {counts[EXTRA]}{more}"
+    return f"{title}: write {counts[MISSING] + counts[DIFFERENT]} rows, delete {counts[EXTRA]}{rest}"
 
 
 def _keys(names: Sequence[str], keys: Sequence[Key], of: int) -> str:

@@ -217,5 +217,5 @@ def hashing(salt: str) -> Callable[[str], str]:
 @lru_cache(maxsize=64)
 def hashed(salt: str) -> Same:
     """Whether a text in StarRocks is the source's value under the mask sha256."""
-    made = hashing(salt)
-    return lambda source, target: made(source) == target
+    make = hashing(salt)
+    return lambda source, target: make(source) == target

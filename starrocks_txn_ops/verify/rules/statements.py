@@ -113,13 +113,13 @@ class Questions:
     def deletes(self, keys: Sequence[Key]) -> list[Statement]:
         """The deletes of all rows of some keys, for StarRocks, whose DELETE takes no other form for several columns."""
         (branch,) = self.branches
-        more = f" AND {branch.where}" if branch.where else ""
+        condition = f" AND {branch.where}" if branch.where else ""
         parameters = [tuple(map(self._parameter, self.keys, key)) for key in keys]
         if len(self.keys) == 1:
             where = f"{branch.raw[0]} IN ({', '.join(['%s'] * len(keys))})"
-            return [(f"DELETE FROM {branch.table} WHERE {where}{more}", tuple(value for (value,) in parameters))]
+            return [(f"DELETE FROM {branch.table} WHERE {where}{condition}", tuple(value for (value,) in parameters))]
         where = " AND ".join(f"{column} = %s" for column in branch.raw)
-        return [(f"DELETE FROM {branch.table} WHERE {where}{more}", values) for values in parameters]
+        return [(f"DELETE FROM {branch.table} WHERE {where}{condition}", values) for values in parameters]
 
     # --- parts ---
 

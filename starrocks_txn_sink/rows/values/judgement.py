@@ -61,7 +61,7 @@ class RowRules:
         A BIGINT that is NOT NULL may be AUTO_INCREMENT (`target.may_count`): the server fills it, or says so. With
         `counters_known` those that are AUTO_INCREMENT are marked (`target.with_counters`), and the others are not.
         """
-        known = {
+        rules = {
             column.name: column
             if counters_known or not (column.required and column.type.name == "BIGINT")
             else replace(column, nullable=True)
@@ -70,10 +70,10 @@ class RowRules:
         }
         fillings = {
             name: None if column.default and name in (decoded or {}) else filling_of(column)
-            for name, column in known.items()
+            for name, column in rules.items()
             if column.default is not None
         }
-        return cls(known, zone, fillings, encodes_bytes, decoded or {}, moment)
+        return cls(rules, zone, fillings, encodes_bytes, decoded or {}, moment)
 
     @property
     def timed(self) -> bool:

@@ -105,8 +105,8 @@ def _integer(kind: TargetType, value: Value) -> str:
     if number.exponent < 0:
         raise Unfit("has a fraction, which is cut off")
     bits, integer = BITS[kind.name], number.integer
-    least = -(1 << bits - 1) + (bits == 1 + LARGE_BITS)  # LARGEINT lacks the least number of its bits
-    if integer is None or not least <= integer < 1 << bits - 1:
+    minimum = -(1 << bits - 1) + (bits == 1 + LARGE_BITS)  # LARGEINT lacks the least number of its bits
+    if integer is None or not minimum <= integer < 1 << bits - 1:
         raise Unfit("is outside of the range of the type")
     return value.raw if plain and value.value.lstrip("-").isdigit() else str(integer)
 
@@ -280,20 +280,20 @@ def _map(kind: TargetType, value: Value) -> str:
 
 def _struct(kind: TargetType, value: Value) -> str:
     """The fields that the type has, by its names: the server takes other names for other fields."""
-    known = {name.lower(): (name, field_type) for name, field_type in kind.items}
+    fields = {name.lower(): (name, field_type) for name, field_type in kind.items}
     names, pairs, pieces, copied = list[str](), list[str](), list[str](), 0
-    for written, member, start, end in spans_of(value.raw):
-        name, field_type = known.get(written.lower(), ("", kind))
+    for member_name, member, start, end in spans_of(value.raw):
+        name, field_type = fields.get(member_name.lower(), ("", kind))
         if not name:
             raise Unfit(f"has a field that {kind} does not have, which is dropped")
         new = _inner(field_type, member, value, start, end, f"a field {name} that ")
-        names.append(written)
+        names.append(member_name)
         pairs.append(f"{_quoted(name)}:{new}")
         pieces += value.raw[copied:start], new
         copied = end
     if len({name.lower() for name in names}) < len(names):
         raise Unfit("has a field twice")
-    missing = [name for name, _ in kind.items if name.lower() not in {written.lower() for written in names}]
+    missing = [name for name, _ in kind.items if name.lower() not in {member_name.lower() for member_name in names}]
     if missing:
         raise Unfit(f"lacks the field {missing[0]}, which becomes NULL; write null for it")
     if {*names} == {name for name, _ in kind.items}:

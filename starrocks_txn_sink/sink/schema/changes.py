@@ -140,9 +140,9 @@ class _Alteration:
 
     def check_deadline(self) -> None:
         if self.deadline.expired():
-            known = "" if self.job is None else f" (job {self.job.number}, {self.job.state})"
+            job_text = "" if self.job is None else f" (job {self.job.number}, {self.job.state})"
             raise DeadlineExceeded(
-                f"The batch's deadline passed before the ALTER of table {self.table}{known} was done.",
+                f"The batch's deadline passed before the ALTER of table {self.table}{job_text} was done.",
                 hint="StarRocks goes on with it, and the next try waits for it: see SHOW ALTER TABLE COLUMN. For a "
                 "large table raise batch_deadline.",
                 table=self.table,

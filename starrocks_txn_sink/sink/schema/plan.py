@@ -93,7 +93,7 @@ def _new_table(
 ) -> SchemaChange:
     model, key, spread = keys
     columns = ", ".join(
-        f"{identifier(name)} {of} {'NOT NULL' if name in filled else 'NULL'}" for name, of in types.items()
+        f"{identifier(name)} {kind} {'NOT NULL' if name in filled else 'NULL'}" for name, kind in types.items()
     )
     sql = (
         f"CREATE TABLE IF NOT EXISTS {identifier(database, table)} ({columns}) "

@@ -89,7 +89,10 @@ class SourcePlan:
         for name, column in wanted_table.columns.items():
             kind = column.new_type.replace("ARRAY<", "").rstrip(">")  # an array holds what its elements are
             limits = _KEY_LIMITS if name in wanted_table.keys else _LIMITS
-            limit = next((limits[of] for of in (column.new_type, kind, kind.partition("(")[0]) if of in limits), None)
+            limit = next(
+                (limits[text] for text in (column.new_type, kind, kind.partition("(")[0]) if text in limits),
+                None,
+            )
             if limit is not None:
                 self.limits.setdefault(limit, []).append(f"{wanted_table.name}.{name}")
 
@@ -167,8 +170,8 @@ def _source_names(
     """The names of a table's columns at the source: those of its messages, and those that it has had before."""
     of_table = rules.of(name) or RulesOfTable(name)
     renamed = {target: source for source, target in of_table.rename.items()}
-    before = {renamed.get(column.name, column.name) for column in columns}
-    return before | {column.name for source in sources for column in columns_of(source.schema)}
+    former = {renamed.get(column.name, column.name) for column in columns}
+    return former | {column.name for source in sources for column in columns_of(source.schema)}
 
 
 def _plan_table(
@@ -278,17 +281,20 @@ def _wanted(
 def sharing_faults(name: str, sources: Sequence[SourceTable], keys: Sequence[str]) -> Iterator[Refusal]:
     """Why rows of several sources would replace one another under these `keys` of a table."""
     collections = {source.collection for source in sources}
-    labels = {(SOURCE_TABLE in keys and of.collection, SOURCE_PARTITION in keys and of.connector) for of in sources}
+    labels = {
+        (SOURCE_TABLE in keys and source.collection, SOURCE_PARTITION in keys and source.connector)
+        for source in sources
+    }
     if len(labels) == len(sources):
         return
     if len(collections) == len(sources):
-        names, apart = ", ".join(source.collection for source in sources), SOURCE_TABLE
+        names, column = ", ".join(source.collection for source in sources), SOURCE_TABLE
     else:  # the same name at several connectors
-        names, apart = ", ".join(f"{source.collection} of {source.connector}" for source in sources), SOURCE_PARTITION
+        names, column = ", ".join(f"{source.collection} of {source.connector}" for source in sources), SOURCE_PARTITION
     reason = f"it gets the rows of {names}: those of one key would replace one another"
     ways = (
-        f'Create it with {apart} in its key: metadata = ["{apart}"] in its rules, and '
-        f"{declared_keys(name, (apart, *keys))}; or, if no two of them share a key, say so: "
+        f'Create it with {column} in its key: metadata = ["{column}"] in its rules, and '
+        f"{declared_keys(name, (column, *keys))}; or, if no two of them share a key, say so: "
         f"{declared_keys(name, keys)}."
     )
     yield Refusal(name, reason, ways)
@@ -301,8 +307,8 @@ def key_by_rules(keys: tuple[str, ...], rules: RulesOfTable, *, merged: bool) ->
     """
     lost_keys = [key for key in keys if key in rules.drop]
     rules.check_key(lost_keys)
-    apart = (SOURCE_TABLE,) if merged and SOURCE_TABLE in rules.metadata else ()
-    return (*apart, *(rules.rename.get(key, key) for key in keys))
+    source_columns = (SOURCE_TABLE,) if merged and SOURCE_TABLE in rules.metadata else ()
+    return (*source_columns, *(rules.rename.get(key, key) for key in keys))
 
 
 def _columns_by_rules(name: str, source: SourceTable, keys: Sequence[str], rules: RuleSet) -> Iterator[SourceColumn]:
@@ -368,12 +374,12 @@ def key_refusals(
     source = ", ".join(key) or "no key"
     name_it = f"If the columns determine each other, say so: {declared_keys(table, own)}"
     folded, folded_own = {name.lower() for name in key}, {name.lower() for name in own}
-    further = [name for name in own if name.lower() not in folded]
-    if further:
+    extra = [name for name in own if name.lower() not in folded]
+    if extra:
         return [
             Refusal(
                 table,
-                f"its key ({', '.join(own)}) has {', '.join(further)}, which the source's key ({source}) does not "
+                f"its key ({', '.join(own)}) has {', '.join(extra)}, which the source's key ({source}) does not "
                 "determine: an update that changes it leaves the old row, and a delete without it deletes nothing",
                 f"Create the table with the source's key. {name_it}; deletes then need it in their row "
                 "(PostgreSQL: REPLICA IDENTITY FULL).",

@@ -137,9 +137,9 @@ class TablePlan:
 
     def _plan(self, columns: Columns, models: dict[str, str]) -> SourcePlan:
         declared = {table: self.options.options_of(table) for table in self._tables}
-        further = models.keys() - self.sources.keys() if self.further else ()
+        extra = models.keys() - self.sources.keys() if self.further else ()
         plan = plan_sources(
-            self.options.database, self.sources, columns, models, declared, self.layout_of, self.rules, further
+            self.options.database, self.sources, columns, models, declared, self.layout_of, self.rules, extra
         )
         self.tableless = [*self.rules.tableless({**self.sources, **models})]
         plan.refusals.extend(Refusal(rule.near, rule.reason, rule.ways) for rule in self.tableless if rule.near)
@@ -147,8 +147,8 @@ class TablePlan:
 
 
 def _few(columns: Sequence[str]) -> str:
-    more = len(columns) - _SHOWN
-    return ", ".join(columns[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    rest = len(columns) - _SHOWN
+    return ", ".join(columns[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
 
 
 @suggests_arguments

@@ -198,10 +198,10 @@ def compare_columns(
     events: list[Event | None] = []
     waiting = options.schema_changes is SchemaChanges.APPLY
     for table, columns in sorted(tables.items()):
-        known = frozenset() if told is None else told.get(table, frozenset())
-        unknown = (names_by_table[table] if again else new[table]) - {column.name for column in columns} - known
+        told_names = frozenset() if told is None else told.get(table, frozenset())
+        unknown = (names_by_table[table] if again else new[table]) - {column.name for column in columns} - told_names
         if told is not None:
-            told[table] = known | unknown
+            told[table] = told_names | unknown
         unnamed = _unnamed(names_by_table[table], columns) if table not in before else []
         events.append(_unmatched(table, sorted(unknown), unnamed, waiting=waiting))
         vanished = [column.name for column in columns if column.name in names_lost[table]]

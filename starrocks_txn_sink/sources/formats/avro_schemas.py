@@ -90,10 +90,10 @@ def read_schema(text: str, dependencies: Sequence[str] = (), *, wrapped: bool, h
             return Schema(tuple(reader.types_of_last()), header=header)
         if reader.recursive:
             raise ValueError("it refers to itself, which Connect has no form for")
-        before = b'{"schema":' + orjson.dumps(connect) + b',"payload":'
+        prefix = b'{"schema":' + orjson.dumps(connect) + b',"payload":'
     except (LookupError, TypeError, AttributeError, RecursionError, ValueError) as error:
         raise ValueError(f"no schema of Avro that can be read ({error or type(error).__name__})") from None
-    return Schema(tuple(reader.types_of_last()), before, header)
+    return Schema(tuple(reader.types_of_last()), prefix, header)
 
 
 def _loads(text: str) -> Any:
@@ -127,8 +127,8 @@ class _SchemaReader:
 
     def check_sizes(self) -> None:
         """Raise ValueError where few bytes stand for many values: items of no bytes, or types that name types twice."""
-        known: dict[int, _Size] = {}
-        size = self._size(self.last, known)
+        sizes: dict[int, _Size] = {}
+        size = self._size(self.last, sizes)
         if size.has_empty_items:
             raise ValueError("the items of an array take no bytes, so that a short message has any number of them")
         if size.values > _MOST_VALUES:

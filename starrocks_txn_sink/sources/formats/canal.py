@@ -155,12 +155,12 @@ class CanalMessages:
         if not truncates.any():
             return {}
         by_rule, target = self.tables.tables_of(collections_of(read.filter(pa.array(truncates))))
-        written = mask_of(pc.and_(pc.is_valid(by_rule), pc.is_valid(target)))
+        has_table = mask_of(pc.and_(pc.is_valid(by_rule), pc.is_valid(target)))
         truncates = truncates.copy()
-        truncates[truncates] = written
+        truncates[truncates] = has_table
         if truncates.any() and self.on_truncate == "fail":
             refuse(batch, truncates, *_EMPTIED)
-        return dict(Counter(target.filter(pa.array(written)).to_pylist()))
+        return dict(Counter(target.filter(pa.array(has_table)).to_pylist()))
 
 
 def _column(read: pa.Table, name: str) -> pa.Array:

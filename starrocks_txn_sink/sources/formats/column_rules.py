@@ -169,10 +169,10 @@ def ruled_columns(rules: RuleSet, table: str, column_list: Iterable[SourceColumn
     of_table, of_source = rules.of(main), list(column_list)
     if of_table is None:
         return of_source
-    twice = [column.name for column in of_source if column.name in of_table.taken]
-    if twice:
+    doubles = [column.name for column in of_source if column.name in of_table.taken]
+    if doubles:
         raise OptionError(
-            f"Two columns of {table} would have the name {twice[0]}.", hint="Drop or rename the source's, too."
+            f"Two columns of {table} would have the name {doubles[0]}.", hint="Drop or rename the source's, too."
         )
     columns = [
         replace(_masked(column, of_table.masks.get(column.name)), name=target)

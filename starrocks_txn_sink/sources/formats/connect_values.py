@@ -480,9 +480,9 @@ class PlansOfValues:
         escaped = text.find("\\u") >= 0  # a name may be spelled with escapes
         if f'"{_PAYLOAD}"' not in text and not escaped:
             return None
-        at = text.find(_BEHIND)
-        usual = at >= 0 and not escaped and text.startswith("{", at + len(_BEHIND))
-        front = text[:at] if usual and not _LATE_SCHEMA.search(text, at) else None
+        place = text.find(_BEHIND)
+        usual = place >= 0 and not escaped and text.startswith("{", place + len(_BEHIND))
+        front = text[:place] if usual and not _LATE_SCHEMA.search(text, place) else None
         if front is not None and front in self._fronts:
             return self._fronts[front]
         (schema, raw), (payload, _) = (members(text).get(name, (None, "")) for name in (_SCHEMA, _PAYLOAD))

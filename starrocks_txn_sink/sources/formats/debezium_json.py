@@ -91,7 +91,7 @@ def _read_at_once(values: pa.Array, fields: pa.Schema) -> pa.Table | None:
             texts = [rows.texts_of(text, wrapped=wrapped) for text in lines.to_pylist()]
         except (ValueError, IndexError):
             return None
-        values_by_name |= {name: pa.array([pair[at] for pair in texts], _TEXT) for at, name in enumerate(_ROWS)}
+        values_by_name |= {name: pa.array([pair[index] for pair in texts], _TEXT) for index, name in enumerate(_ROWS)}
     return pa.table([values_by_name[name] for name in fields.names], schema=fields)
 
 
@@ -119,23 +119,23 @@ def _unwrapped_keys(texts: pa.Array, payloads: pa.Array, wrapped: Bools) -> tupl
     """
     origins: Indexes = np.full(len(texts), -1, dtype=np.int64)
     objects = pc.if_else(pc.starts_with(payloads, "{"), payloads, pa.scalar(None, _TEXT))
-    rows, alone, waiting = texts, np.zeros(len(texts), dtype=bool), wrapped.copy()
+    rows, single, waiting = texts, np.zeros(len(texts), dtype=bool), wrapped.copy()
     for _ in range(_SCHEMAS):
         if not waiting.any():
             break
         first = int(waiting.argmax())
-        alone[first], waiting[first] = True, False
+        single[first], waiting[first] = True, False
         front = _front_of_key(texts[first].as_py())
         if front is not None:
             alike = pc.equal(pc.binary_join_element_wise(front, objects, "}", ""), texts)
             same = wrapped & pc.fill_null(alike, False).to_numpy(zero_copy_only=False)
             rows = pc.if_else(pa.array(same), payloads, rows)
             origins[same] = first
-            alone, waiting = alone & ~same, waiting & ~same
-    unread = np.flatnonzero(alone | waiting)
+            single, waiting = single & ~same, waiting & ~same
+    unread = np.flatnonzero(single | waiting)
     if len(unread):
         key_rows = [_row_of_key(text.encode()) for text in texts.take(pa.array(unread)).to_pylist()]
-        rows = pc.replace_with_mask(rows, pa.array(alone | waiting), pa.array(key_rows, _TEXT))
+        rows = pc.replace_with_mask(rows, pa.array(single | waiting), pa.array(key_rows, _TEXT))
         origins[unread] = unread
     sound: Bools = rows.is_valid().to_numpy(zero_copy_only=False)
     return rows, sound, np.where(sound, origins, -1)
@@ -185,22 +185,24 @@ class _RowTexts:
 
     def _payload_start(self, text: str) -> int | None:
         """The start of the payload if the text in front of it is known; None otherwise, but learns this text."""
-        at = text.find(_WRAPPED) + len(_WRAPPED)
-        before = text[:at]
-        if before in self.schemas:
-            return None if text.find('"payload"', at) >= 0 else at
+        start = text.find(_WRAPPED) + len(_WRAPPED)
+        head = text[:start]
+        if head in self.schemas:
+            return None if text.find('"payload"', start) >= 0 else start
         raw = members(text)[PAYLOAD][1]
-        if text[at:] == raw + "}":
+        if text[start:] == raw + "}":
             if len(self.schemas) >= _SCHEMAS:
                 self.schemas.clear()
-            self.schemas.add(before)
+            self.schemas.add(head)
         return None
 
 
 def _cut_rows(text: str, at: int) -> tuple[str | None, str | None] | None:
     """`before` and `after` of the object at `at`; None unless they are its first two members and come only once."""
-    again = text.count('"before"', at) != 1 or text.count('"after"', at) != 1
-    if again or not text.startswith(_FIRST, at) or text.find("\\u", at) >= 0:  # a name may be spelled with escapes
+    is_ambiguous = text.count('"before"', at) != 1 or text.count('"after"', at) != 1
+    if (
+        is_ambiguous or not text.startswith(_FIRST, at) or text.find("\\u", at) >= 0
+    ):  # a name may be spelled with escapes
         return None
     before, end = _row_at(text, at + len(_FIRST))
     if not end or not text.startswith(_SECOND, end):

@@ -51,8 +51,8 @@ class DebeziumMessages:
         """Those of changes and markers; a marker has NULL in those of a row, and a change in those of counts."""
         if self.markers is None:
             return self.changes.events
-        more = [field for field in self.changes.events if field.name not in _EVENTS.names]
-        return pa.schema([*_EVENTS, *more])
+        extra = [field for field in self.changes.events if field.name not in _EVENTS.names]
+        return pa.schema([*_EVENTS, *extra])
 
     @property
     def on_malformed(self) -> OnMalformed:

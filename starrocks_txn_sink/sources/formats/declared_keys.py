@@ -99,10 +99,10 @@ class DebeziumRows:
         moved, names = np.zeros(len(updates), dtype=bool), self._names(updates)
         for name in columns:
             unknown = pc.or_(before[name].is_null(), pc.is_in(before[name], value_set=left_out))
-            kept = pc.or_(after[name].is_null(), pc.is_in(after[name], value_set=left_out))
+            same = pc.or_(after[name].is_null(), pc.is_in(after[name], value_set=left_out))
             if names and name not in names and unknown.true_count:
                 self._refuse(int(updates[unknown.index(True).as_py()]), "An update", columns, name, place)
-            moved |= _mask(pc.and_(pc.not_equal(before[name], after[name]), pc.invert(pc.or_(unknown, kept))))
+            moved |= _mask(pc.and_(pc.not_equal(before[name], after[name]), pc.invert(pc.or_(unknown, same))))
         return moved
 
     def _filled_deletes(self) -> pa.Array:
@@ -112,11 +112,11 @@ class DebeziumRows:
     def _check_deletes(self, deletes: Numbers, columns: Sequence[str], place: Callable[[int], str]) -> None:
         """Raise InputError for a delete of one table that has the source's key alone, and else what stands for NULL."""
         names = self._names(deletes) if len(deletes) else frozenset()
-        further = [name for name in columns if names and name not in names]
-        for number in deletes.tolist() if further else ():
+        extra = [name for name in columns if names and name not in names]
+        for number in deletes.tolist() if extra else ():
             row = members(self.before[number].as_py())
             if all(name in names or _FILLED.fullmatch(raw) for name, (_, raw) in row.items()):
-                self._refuse(number, "A delete", columns, further[0], place)
+                self._refuse(number, "A delete", columns, extra[0], place)
 
     def _names(self, numbers: Numbers) -> frozenset[str]:
         """The names that all messages' keys of these rows of one table have; none if nothing is known of a key."""

@@ -27,15 +27,16 @@ def objects_of(arrays: pa.Array) -> tuple[pa.Array, Counts, Bools]:
     and a mask of the arrays with nothing but objects, and at least one."""
     plain = pc.and_(pc.starts_with(arrays, "[{"), pc.ends_with(arrays, "}]"))
     plain = pc.and_not(plain, pc.match_substring_regex(arrays, _SEVERAL))
-    alone: Bools = plain.to_numpy(zero_copy_only=False)
+    is_plain: Bools = plain.to_numpy(zero_copy_only=False)
     counts = np.ones(len(arrays), dtype=np.int64)
-    if alone.all():
-        return pc.utf8_slice_codeunits(arrays, 1, -1), counts, alone
-    elements, counts[~alone] = _elements_of(arrays.filter(pa.array(~alone)))
-    if alone.any():
+    if is_plain.all():
+        return pc.utf8_slice_codeunits(arrays, 1, -1), counts, is_plain
+    elements, counts[~is_plain] = _elements_of(arrays.filter(pa.array(~is_plain)))
+    if is_plain.any():
         single = pc.utf8_slice_codeunits(arrays.filter(plain), 1, -1)
         order = np.argsort(
-            np.concatenate([np.flatnonzero(alone), np.repeat(np.flatnonzero(~alone), counts[~alone])]), kind="stable"
+            np.concatenate([np.flatnonzero(is_plain), np.repeat(np.flatnonzero(~is_plain), counts[~is_plain])]),
+            kind="stable",
         )
         elements = pa.concat_arrays([single, elements]).take(pa.array(order))
     if not pc.all(_are_objects(elements), min_count=0).as_py():
@@ -79,7 +80,7 @@ def _elements_of(arrays: pa.Array) -> tuple[pa.Array, Counts]:
 def _escaped(backslashes: Bools) -> Bools:
     """A mask of the characters behind an odd number of backslashes."""
     places = np.arange(len(backslashes))
-    before = np.maximum.accumulate(np.where(backslashes, -1, places))  # the last character that is no backslash
+    last = np.maximum.accumulate(np.where(backslashes, -1, places))  # the last character that is no backslash
     escaped = np.zeros(len(backslashes), dtype=bool)
-    escaped[1:] = (places[:-1] - before[:-1]) % 2 == 1
+    escaped[1:] = (places[:-1] - last[:-1]) % 2 == 1
     return escaped

@@ -147,8 +147,8 @@ def _may_have_constants(lines: pa.Array) -> bool:
 
 
 def _has_pair(content: np.ndarray[Any, np.dtype[np.uint8]], first: int, second: int) -> bool:
-    at = np.flatnonzero(content[:-1] == first)
-    return bool((content[at + 1] == second).any())
+    places = np.flatnonzero(content[:-1] == first)
+    return bool((content[places + 1] == second).any())
 
 
 def text_of(value: Any, raw: str) -> str | None:

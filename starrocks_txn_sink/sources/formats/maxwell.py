@@ -139,20 +139,22 @@ class MaxwellMessages:
     def _source_keys(self, read: pa.Table, keys: Indexes, names: Names, message_keys: pa.Array) -> frozenset[SourceKey]:
         """The keys of the source's tables: those that messages name, and that of each table's first other message."""
         collections = collections_of(read)
-        known = keys >= 0
+        has_key = keys >= 0
         groups = written_groups(
-            {"collection": collections.filter(pa.array(known)), "key": pa.array(keys[known])}, self.tables
+            {"collection": collections.filter(pa.array(has_key)), "key": pa.array(keys[has_key])}, self.tables
         )
-        found = [(row["collection"], row["table"], names[row["key"]]) for row in groups]
-        others = np.flatnonzero(~known & mask_of(message_keys.is_valid()))
-        first = np.unique(collections.take(pa.array(others)).dictionary_encode().indices, return_index=True)[1]
+        keys_of_groups = [(row["collection"], row["table"], names[row["key"]]) for row in groups]
+        rest = np.flatnonzero(~has_key & mask_of(message_keys.is_valid()))
+        first = np.unique(collections.take(pa.array(rest)).dictionary_encode().indices, return_index=True)[1]
         columns = {
-            name: column.take(pa.array(others[first]))
+            name: column.take(pa.array(rest[first]))
             for name, column in (("collection", collections), ("key", message_keys))
         }
         of_messages = written_groups({**columns, "key": _columns_of(columns["key"])}, self.tables)
-        found += [(row["collection"], row["table"], names_in(row["key"]) or ()) for row in of_messages if row["key"]]
-        return frozenset((_CONNECTOR, *of) for of in found)
+        keys_of_groups += [
+            (row["collection"], row["table"], names_in(row["key"]) or ()) for row in of_messages if row["key"]
+        ]
+        return frozenset((_CONNECTOR, *found_key) for found_key in keys_of_groups)
 
     def _columns(self, read: pa.Table, op: pa.Array) -> dict[str, pa.Array]:
         """The columns of events that each row of a message has."""
@@ -220,8 +222,8 @@ def _columns_of(keys: pa.Array) -> pa.Array:
     forms = pc.replace_substring_regex(texts, _VALUE, r'\1":0').dictionary_encode()
     columns = pa.array([_columns_in(form) for form in forms.dictionary.to_pylist()], pa.string()).take(forms.indices)
     if columns.null_count:  # a name or a text with a colon and more
-        others = [_columns_in(text) for text in texts.filter(columns.is_null()).to_pylist()]
-        columns = pc.replace_with_mask(columns, columns.is_null(), pa.array(others, pa.string()))
+        rest = [_columns_in(text) for text in texts.filter(columns.is_null()).to_pylist()]
+        columns = pc.replace_with_mask(columns, columns.is_null(), pa.array(rest, pa.string()))
     return columns
 
 

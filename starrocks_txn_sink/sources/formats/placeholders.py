@@ -58,13 +58,13 @@ def spellings_of_unavailable(placeholder: str) -> UnavailableSpellings:
         uuid.UUID(bytes=hashlib.md5(value, usedforsecurity=False).digest(), version=3),
     )
     encoded = (base64.b64encode(value).decode(), base64.urlsafe_b64encode(value).decode())
-    alone = dict.fromkeys((text, *encoded, value.hex(), value.hex().upper(), str(name)))
-    quoted = [json.dumps(spelling, ensure_ascii=False) for spelling in alone]
+    spellings = dict.fromkeys((text, *encoded, value.hex(), value.hex().upper(), str(name)))
+    quoted = [json.dumps(spelling, ensure_ascii=False) for spelling in spellings]
     escaped = json.dumps(quoted[0], ensure_ascii=False)[1:-1]
     numbers = json.dumps([byte - 256 if byte > 127 else byte for byte in value], separators=(",", ":"))
     nested = {*(f"[{spelling}]" for spelling in quoted), *(f"{{{text}:{text}}}" for text in quoted), numbers}
     in_row = (*quoted, f"{escaped}:{escaped}", numbers)
-    return UnavailableSpellings(in_row, tuple(alone), frozenset(map(_compact, nested)))
+    return UnavailableSpellings(in_row, tuple(spellings), frozenset(map(_compact, nested)))
 
 
 def rows_with(spellings: UnavailableSpellings, rows: pa.Array) -> pa.Array:

@@ -118,8 +118,8 @@ def read_schema(file: ProtobufFile, message: Descriptor, *, wrapped: bool, heade
     if not wrapped:
         return Schema(tuple(reader.fields), header=header)
     _check_nulls(message)
-    before = b'{"schema":' + orjson.dumps({**connect, "optional": False}) + b',"payload":'
-    return Schema(tuple(reader.fields), before, header)
+    prefix = b'{"schema":' + orjson.dumps({**connect, "optional": False}) + b',"payload":'
+    return Schema(tuple(reader.fields), prefix, header)
 
 
 class LostNulls(ValueError):

@@ -107,8 +107,8 @@ def columns_in(messages: RawFormat, texts: Container[str]) -> dict[str, str]:
 
 def further_places(columns: Mapping[str, str], there: Collection[str]) -> tuple[str, ...]:
     """Kafka's columns of a frame in which a format finds the place of a message in its value, for errors."""
-    needed = POSITION not in columns and {*IN_KAFKA} <= {*there}
-    return tuple(name for name in IN_KAFKA if needed and name not in columns)
+    is_needed = POSITION not in columns and {*IN_KAFKA} <= {*there}
+    return tuple(name for name in IN_KAFKA if is_needed and name not in columns)
 
 
 def is_placed(messages: RawFormat) -> bool:

@@ -115,8 +115,8 @@ class RegisteredMessages:
     def _pieces(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """The batch in pieces of about `piece_bytes` of JSON."""
         keys = frames.keys_of(batch.column(VALUE))
-        before = max((_before_size(self._schema(key, keys, batch)) for key in _distinct(keys)), default=0)
-        size = _GROWTH * batch.column(VALUE).nbytes + before * batch.num_rows
+        prefix_bytes = max((_before_size(self._schema(key, keys, batch)) for key in _distinct(keys)), default=0)
+        size = _GROWTH * batch.column(VALUE).nbytes + prefix_bytes * batch.num_rows
         rows = max(1, batch.num_rows * self.piece_bytes // max(size, 1))
         for start in range(0, max(batch.num_rows, 1), rows):
             yield batch.slice(start, rows)
@@ -294,8 +294,8 @@ def _write_json(messages: pa.Array, schemas: Sequence[Schema], schema_numbers: _
             texts, fits = write(messages, schemas, schema_numbers)
             break
         if places:
-            written, sound = write(messages, [schemas[place] for place in places], of_kind)
-            texts = written if texts is None else pc.if_else(pa.array(of_kind >= 0), written.cast(texts.type), texts)
+            output, sound = write(messages, [schemas[place] for place in places], of_kind)
+            texts = output if texts is None else pc.if_else(pa.array(of_kind >= 0), output.cast(texts.type), texts)
             fits = np.where(of_kind >= 0, sound, fits)
     assert texts is not None
     return texts, fits

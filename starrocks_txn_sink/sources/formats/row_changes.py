@@ -84,10 +84,10 @@ class ChangedRows:
         names = [*self.names]
         for number, table in enumerate(encoded.dictionary.to_pylist()):
             for key in np.unique(self.keys[of_table == number]).tolist() if table in declared else ():
-                further = [name for name in declared[table] if key < 0 or name not in self.names[key]]
-                if further:
+                extra = [name for name in declared[table] if key < 0 or name not in self.names[key]]
+                if extra:
                     numbers[(of_table == number) & (self.keys == key)] = len(names)
-                    names.append((*(self.names[key] if key >= 0 else ()), *further))
+                    names.append((*(self.names[key] if key >= 0 else ()), *extra))
         return replace(self, keys=numbers, names=names)
 
     def _may_change_keys(self) -> Bools:
@@ -137,7 +137,7 @@ def keys_of(texts: pa.Array) -> tuple[Indexes, Names]:
     """The number of each text in the list of names that comes with it, by `names_in`; -1 for none."""
     encoded = texts.dictionary_encode()
     names = [names_in(text) for text in encoded.dictionary.to_pylist()]
-    numbers = np.array([*(-1 if of_key is None else at for at, of_key in enumerate(names)), -1])
+    numbers = np.array([*(-1 if of_key is None else index for index, of_key in enumerate(names)), -1])
     indexes = encoded.indices.fill_null(len(names)).to_numpy(zero_copy_only=False)
     return numbers[indexes], [of_key or () for of_key in names]
 

@@ -83,9 +83,9 @@ def _wrapped(keys: pa.Array) -> Iterator[tuple[str, ...]]:
         if not len(keys):
             return
         text = _bytes(keys[0])
-        at = text.find(_PAYLOAD)
-        front = text[: at + len(_PAYLOAD)]
-        names = _names_of_schema(front) if at > 0 else None
+        start = text.find(_PAYLOAD)
+        front = text[: start + len(_PAYLOAD)]
+        names = _names_of_schema(front) if start > 0 else None
         if names is None:
             yield from _names(text)
             keys = keys.slice(1)
@@ -102,8 +102,8 @@ def _plain(keys: pa.Array) -> Iterator[tuple[str, ...]]:
         return
     separator, nothing = (pa.scalar(text, keys.type) for text in (",", ""))
     rows = pc.binary_join_element_wise(separator, keys, nothing)
-    found = find(rows, shapes=Shapes())
-    for number in range(len(keys)) if found is None else found.new:
+    findings = find(rows, shapes=Shapes())
+    for number in range(len(keys)) if findings is None else findings.new:
         yield from _names(_bytes(keys[number]))
 
 

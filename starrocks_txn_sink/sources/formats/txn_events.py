@@ -128,9 +128,9 @@ class TxnEventLines:
     def _malformed_error(self, batch: pa.RecordBatch, number: int, read: pa.Table) -> InputError:
         column_names = [name for name in (SOURCE_PARTITION, POSITION) if name in self.columns]
         in_kafka = [name for name in IN_KAFKA if name in batch.schema.names]
-        before = [name for name in (SOURCE_PARTITION, POSITION) if name not in column_names and number]
+        places = [name for name in (SOURCE_PARTITION, POSITION) if name not in column_names and number]
         place = place_of(batch, number, [*in_kafka, *column_names]) | {
-            f"{name}_before": read[name][number - 1].as_py() for name in before
+            f"{name}_before": read[name][number - 1].as_py() for name in places
         }
         return InputError(f"{MALFORMED_MESSAGE}{place_text(place)}.", hint=MALFORMED_HINT)
 

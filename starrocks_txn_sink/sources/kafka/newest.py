@@ -37,8 +37,8 @@ def newest_messages(
     admin = KafkaAdmin(config, min(seconds, ANSWER_SECONDS), clock)
     partitions = admin.partitions(topics, pattern)
     first, ends = admin.first_offsets(partitions), admin.end_offsets(partitions)
-    most = max(MOST, MOST_OF_SHARED // max(len(partitions), 1)) if shared else MOST
-    ranges = {place: (max(first[place], ends[place] - most), ends[place]) for place in partitions}
+    limit = max(MOST, MOST_OF_SHARED // max(len(partitions), 1)) if shared else MOST
+    ranges = {place: (max(first[place], ends[place] - limit), ends[place]) for place in partitions}
     part = OffsetRanges(
         {place: (start, end) for place, (start, end) in ranges.items() if start < end},
         seconds,

@@ -16,10 +16,10 @@ def parse_offsets(offset: str | Mapping[str, Any]) -> dict[KafkaPartition, int]:
     """
     topics = json.loads(offset) if isinstance(offset, str) else offset
     return {
-        (topic, int(number)): int(at)
+        (topic, int(number)): int(place)
         for topic, numbers in topics.items()
         if not topic.startswith("@")
-        for number, at in numbers.items()
+        for number, place in numbers.items()
     }
 
 

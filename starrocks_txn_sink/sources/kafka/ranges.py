@@ -68,8 +68,8 @@ class OffsetRanges:
         """Topics, partitions and offsets, for a message; no more than _NAMED partitions."""
         first_ranges = sorted(self.ranges.items())[:_NAMED]
         texts = [f"{topic}-{number} offsets {start} to {end - 1}" for (topic, number), (start, end) in first_ranges]
-        more = len(self.ranges) - len(first_ranges)
-        return ", ".join(texts) + (f" and {more} partitions more" if more else "")
+        rest = len(self.ranges) - len(first_ranges)
+        return ", ".join(texts) + (f" and {rest} partitions more" if rest else "")
 
     def starts(self) -> dict[str, int]:
         """The first offset by source partition, as `read_values` names it."""
@@ -330,8 +330,8 @@ class UnfinishedPartitions:
         receives. After a change of leader a log may seem to end too early for a while: keep waiting then.
         """
         partition, offset = problem.partition, problem.offset
-        ended = _is_end_of_log(problem) and partition is not None and offset >= self.ends.get(partition, offset)
-        return partition if ended else None
+        is_end = _is_end_of_log(problem) and partition is not None and offset >= self.ends.get(partition, offset)
+        return partition if is_end else None
 
 
 def _is_end_of_log(problem: Problem) -> bool:

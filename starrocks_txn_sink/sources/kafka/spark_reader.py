@@ -185,7 +185,7 @@ def advice_on_options(frame: DataFrame, *, by_spark: bool) -> list[Event]:
         questions.append((_POLL, Event("source.slow", {"advice": SMALL_POLLS})))
     with contextlib.suppress(Exception):  # Spark's inner classes: they may change
         parameters = [source[0].executorKafkaParams() for source in _sources(frame) if source]
-        return [event for option, event in questions if any(given.get(option) is None for given in parameters)]
+        return [event for option, event in questions if any(texts.get(option) is None for texts in parameters)]
     return []
 
 

@@ -64,9 +64,9 @@ class TopicIds:
         self, topics: set[str], before: Mapping[str, str], ask: Callable[[set[str]], dict[str, str]], now: float
     ) -> None:
         """Raise SourceChanged for a topic of `topics` whose id is another one than `before`, or earlier in this run."""
-        wanted = {topic for topic in topics if self._next.get(topic, -inf) <= now}
-        if wanted:
-            ids = ask(wanted)
+        due_topics = {topic for topic in topics if self._next.get(topic, -inf) <= now}
+        if due_topics:
+            ids = ask(due_topics)
             refuse_new_topics({**before, **self.known}, ids)
             self.known |= ids
-            self._next |= {topic: now + ASKED_AGAIN if topic in self.known else inf for topic in wanted}
+            self._next |= {topic: now + ASKED_AGAIN if topic in self.known else inf for topic in due_topics}
