@@ -104,10 +104,13 @@ class FileDirectory:
         ]
 
     def delete(self, name: str) -> None:
-        """Delete the file, if it is there. Raises OSError."""
+        """Delete the file, if it is there; raises StateNotWritten."""
         system, path = self._path(name)
-        with contextlib.suppress(FileNotFoundError):
-            system.delete_file(path)
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                system.delete_file(path)
+        except (OSError, pa.ArrowException) as error:
+            raise StateNotWritten(f"The old state cannot be deleted: {_reason(error)}.") from error
 
     def _path(self, name: str) -> tuple[Any, str]:
         if self._connected is None:

@@ -67,6 +67,9 @@ def test_a_file_system_without_access_is_an_error_that_says_why(tmp_path: Path) 
         FileDirectory(str(tmp_path)).names("owners")
     with pytest.raises(StateNotWritten, match=r"cannot write their state: \w+Error: "):
         FileDirectory(str(tmp_path)).write("owners/one", b"")
+    (tmp_path / "batches").mkdir()
+    with pytest.raises(StateNotWritten, match="old state cannot be deleted"):
+        FileDirectory(str(tmp_path)).delete("batches")
 
 
 @pytest.mark.parametrize("relative", ["state", "./state", "../x", "file:x", "dbfs:x/y"])
