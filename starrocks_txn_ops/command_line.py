@@ -113,9 +113,9 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
 
 
-def wrap_text(lead: str, text: str, indent: int, further: int) -> list[str]:
-    """`lead` and `text` in lines for a terminal; lines after the first are indented `further`. [] for no text."""
-    first, later = " " * indent, " " * (indent + further)
+def wrap_text(lead: str, text: str, indent: int, indent_of_rest: int) -> list[str]:
+    """`lead` and `text` in lines for a terminal; the later ones are indented `indent_of_rest`. [] for no text."""
+    first, later = " " * indent, " " * (indent + indent_of_rest)
     lines = textwrap.wrap(lead + text, 110, initial_indent=first, subsequent_indent=later, break_long_words=False)
     return lines if text else []
 

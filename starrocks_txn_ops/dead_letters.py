@@ -177,7 +177,7 @@ def _refuse_own_tables(dead_letter: DeadLetter, rows: Sequence[DeadLetterRow]) -
 
 
 def _fitted(
-    options: SinkOptions, rows: list[DeadLetterRow], known: KnownColumns, deadline: Deadline
+    options: SinkOptions, rows: list[DeadLetterRow], known_columns: KnownColumns, deadline: Deadline
 ) -> list[DeadLetterRow]:
     """The rows as their columns keep them, as a lane writes them (`rows.values`). Raises UnfitValue.
 
@@ -190,7 +190,7 @@ def _fitted(
         decoded, key = decoded_by(row.columns), (table, row.columns)
         if (decoded or not row.columns) and options.judges_values(table):
             if key not in rules:
-                columns, zone = known.columns(table, True, deadline), zone_of(options.timestamp_zone)
+                columns, zone = known_columns.columns(table, True, deadline), zone_of(options.timestamp_zone)
                 rules[key] = RowRules.of(columns, zone, encodes_bytes=True, decoded=decoded)
             try:
                 content = rules[key].fit(content)

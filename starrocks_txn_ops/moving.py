@@ -89,11 +89,11 @@ def close_job(
 
 
 def open_job(
-    mover: Mover, job: str, move: str, positions: Mapping[str, Position], further: Sequence[memoryview] = ()
+    mover: Mover, job: str, move: str, positions: Mapping[str, Position], extra_rows: Sequence[memoryview] = ()
 ) -> Steps[None]:
     """2. Open `job` with the `positions` of the move `move`; raises MoveRefused if it has other progress.
 
-    `further` rows of the ledger become visible with them.
+    `extra_rows` of the ledger become visible with them.
 
     Looks before it takes the job over: neither a wrong name nor a repetition may end a driver that works.
     """
@@ -114,7 +114,7 @@ def open_job(
         try:
             state = yield from _take_over(mover, job)
             _refuse_progress(job, move, positions, state.positions, state.gate)
-            rows = [*_rows_to_open(mover, job, move, positions, state.positions), *further]
+            rows = [*_rows_to_open(mover, job, move, positions, state.positions), *extra_rows]
             yield from _write(mover, job, state.owner, rows)
             state = yield from _take_over(mover, job)
             gate, present = state.gate, state.positions

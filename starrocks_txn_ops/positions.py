@@ -326,5 +326,5 @@ def _several(names: Sequence[str], position: Position) -> OptionError:
     )
 
 
-def _listed(names: Sequence[str], most: int = 20) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+def _listed(names: Sequence[str], limit: int = 20) -> str:
+    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")

@@ -209,8 +209,8 @@ def _status(
     )
 
 
-def _moved(gate: Gate, at: str) -> str:
-    return (f"to {gate.to} " if gate.to else "") + f"at {at} (move {gate.move})" if gate.closed else ""
+def _moved(gate: Gate, time: str) -> str:
+    return (f"to {gate.to} " if gate.to else "") + f"at {time} (move {gate.move})" if gate.closed else ""
 
 
 def lags_of(positions: Mapping[str, int], topic: str | None, ends: Ends) -> dict[str, int]:

@@ -109,9 +109,9 @@ class Span:
         self._started = self._monotonic()
         return self
 
-    def end(self, outcome: object, **further: Any) -> None:
+    def end(self, outcome: object, **fields: Any) -> None:
         """Record the result of the block, and further fields of its last event."""
-        self._outcome, self._further = outcome, further
+        self._outcome, self._further = outcome, fields
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -36,13 +36,13 @@ def fields_of(value: Any) -> dict[str, Any]:
     return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
-def read(kind: type[Value], members: Mapping[str, Any], **more: Any) -> Value:
-    """The dataclass `kind` with `members` in JSON's types and `more` fields; what is missing has its default.
+def read(kind: type[Value], members: Mapping[str, Any], **values: Any) -> Value:
+    """The dataclass `kind` with `members` in JSON's types and `values` fields; what is missing has its default.
 
     A member that `kind` has not is of a later release, and left out. Raises TypeError for one that is missing and has
     no default.
     """
-    value: Value = _dataclass_reader(kind)(members, **more)  # type: ignore[arg-type] # a class is hashable
+    value: Value = _dataclass_reader(kind)(members, **values)  # type: ignore[arg-type] # a class is hashable
     return value
 
 

@@ -147,9 +147,9 @@ def row_packets(partition: Partition, released: Iterable[pa.Table]) -> Iterator[
             yield partition, to_blob(piece), None
 
 
-def counts_packet(partition: Partition | None, counts: Counters, **more: float) -> Packet:
-    """The packed row with the counts of a step, and `more`."""
-    return partition, None, orjson.dumps({**counts.as_dict(), **more}).decode()
+def counts_packet(partition: Partition | None, counts: Counters, **figures: float) -> Packet:
+    """The packed row with the counts of a step, and `figures`."""
+    return partition, None, orjson.dumps({**counts.as_dict(), **figures}).decode()
 
 
 def _packet_batches(packets: Iterable[Packet], kind: pa.DataType) -> Iterator[pa.RecordBatch]:

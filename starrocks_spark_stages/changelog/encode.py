@@ -109,7 +109,7 @@ def to_changelog(
     codes, paired = conversions.kinds_to_code(op_mapping), conversions.pairs_updates(op_mapping)
     keys, order = rows.require_columns(partition_by, "partition_by", df), rows.require_columns(sequence, "sequence", df)
     if partition_by is None:
-        keys = _known_key(df, row_kind, needed=state_ttl is not None or None not in (before, after))
+        keys = _known_key(df, row_kind, is_needed=state_ttl is not None or None not in (before, after))
     name = keyed_step.metrics_name("to_changelog", uid)
     settings = StateSettings(Retention.of(state_ttl), clock or SystemClock())
     passed_columns = rows.require_columns(passthrough, "passthrough", df)
@@ -152,13 +152,13 @@ def _refuse_key_only_deletes(frame: DataFrame, row_kind: str, known_columns: Seq
         )
 
 
-def _known_key(frame: DataFrame, row_kind: str, *, needed: bool) -> tuple[str, ...]:
+def _known_key(frame: DataFrame, row_kind: str, *, is_needed: bool) -> tuple[str, ...]:
     """The key of an upsert stream, if the frame knows it.
 
-    Raises OptionError if the key is `needed`, and only the plan could say whether it still holds, which is hidden.
+    Raises OptionError if the key is `is_needed`, and only the plan could say whether it still holds, which is hidden.
     """
     keys = known_key(frame, row_kind)
-    if keys and needed and is_hidden(frame):
+    if keys and is_needed and is_hidden(frame):
         raise OptionError(
             "partition_by is not given, and Spark Connect hides the plan, which says whether the frame still has the "
             f"key of from_changelog ({', '.join(keys)}).",

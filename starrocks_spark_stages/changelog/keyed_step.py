@@ -105,7 +105,7 @@ def run_rule(frame: DataFrame, keyed_input: KeyedInput, rule: KeyRule, settings:
             for name, columns in (("extra", beside), ("upsert_key", keyed_input.upsert_key))
         ),
     )
-    wire = _with_arrival(wire, needed=not orders)
+    wire = _with_arrival(wire, is_needed=not orders)
     if frame.isStreaming:
         keyed_output = _run_stream_by_key(wire, rule, settings)
     else:
@@ -139,14 +139,14 @@ def sort_by_event_time(
         *(column.alias(f"{state.ORDER}{number}") for number, column in enumerate(orders)),
         to_text(map(column, frame.columns)).alias("row"),
     )
-    ordered_output = _run_stream_by_time(_with_bucket(_with_arrival(wire, needed=True)))
+    ordered_output = _run_stream_by_time(_with_bucket(_with_arrival(wire, is_needed=True)))
     rows = ordered_output.observe(f"{name}-order", *summed_counts(["late"])).filter(F.col(COUNTS).isNull())
     return rows.select(from_text(F.col("row"), frame.schema.fields).alias("row")).select("row.*")
 
 
-def _with_arrival(wire: DataFrame, *, needed: bool) -> DataFrame:
+def _with_arrival(wire: DataFrame, *, is_needed: bool) -> DataFrame:
     """`wire` with the order of arrival as a column, because Spark guarantees no order after a shuffle."""
-    if not needed:
+    if not is_needed:
         return wire.withColumn(state.ARRIVAL, F.lit(0).cast("bigint"))
     if not wire.isStreaming:
         return wire.withColumn(state.ARRIVAL, F.monotonically_increasing_id())

@@ -100,7 +100,7 @@ def _on(host: str) -> str:
     return f"executor on {host}"
 
 
-def judge_reports(reports: list[dict[str, Any]], before: float, after: float) -> Iterator[Finding]:
+def judge_reports(reports: list[dict[str, Any]], start: float, end: float) -> Iterator[Finding]:
     """Findings for the tasks' reports, each host once; clocks must lie in [before, after]; pure."""
     driver, hosts = libraries.installed_versions(), set()
     for report in reports:
@@ -110,7 +110,7 @@ def judge_reports(reports: list[dict[str, Any]], before: float, after: float) ->
         hosts.add(place)
         yield from libraries.judge_libraries(report["libraries"], place)
         yield from libraries.judge_same_versions(driver, report["libraries"], place)
-        lead = report["clock"] - min(max(report["clock"], before), after)  # 0 inside of [before, after]
+        lead = report["clock"] - min(max(report["clock"], start), end)  # 0 inside of [start, end]
         yield judge_clock(lead, 0.0, "the executor's clock", place)
         for finding in report["probes"]:
             yield Finding(**{**finding, "severity": Severity(finding["severity"])})

@@ -101,13 +101,13 @@ def epoch_seconds(moment: object) -> float | None:
     return moment.replace(tzinfo=datetime.timezone.utc).timestamp()
 
 
-def judge_clock(ahead: float, uncertain: float, whose: str, place: str = "") -> Finding:
-    """Finding for a clock `ahead` seconds of the driver's, measured within `uncertain` seconds; pure."""
+def judge_clock(lead: float, uncertain: float, whose: str, place: str = "") -> Finding:
+    """Finding for a clock `lead` seconds of the driver's, measured within `uncertain` seconds; pure."""
     check = Topic("executor.clock" if place else "server.clock", place)
-    if abs(ahead) <= CLOCK_TOLERANCE + uncertain:
+    if abs(lead) <= CLOCK_TOLERANCE + uncertain:
         return check.good(f"{whose} agrees with the driver's")
     return check.warning(
-        f"{whose} is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the driver's.",
+        f"{whose} is {abs(lead):.0f} s {'ahead of' if lead > 0 else 'behind'} the driver's.",
         "No decision of the sink uses it, but latencies, `updated_at` in the ledger and times in receipts are wrong.",
         "Synchronize all machines with the same time server (NTP).",
     )

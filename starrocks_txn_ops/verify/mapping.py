@@ -175,7 +175,7 @@ class _Builder:
     notes: list[str] = field(default_factory=list)
     lacks: list[str] = field(default_factory=list)
 
-    def comparison(self, sources: Sequence[DescribedTable], apart: bool, share: float) -> Comparison:
+    def comparison(self, sources: Sequence[DescribedTable], by_source: bool, share: float) -> Comparison:
         self.notes, self.lacks = [], []
         keys = self._keys(sources[0])
         values = self._value_names(sources, keys)
@@ -189,7 +189,7 @@ class _Builder:
             tuple(quote(pair.name) for pair in first.keys),
             first.keys,
             first.values,
-            " AND ".join(self._conditions(sources, apart)),
+            " AND ".join(self._conditions(sources, by_source)),
         )
         source_side = Questions(self.kind, tuple(branches), share)
         target_side = Questions(STARROCKS, (target,), share)
@@ -203,15 +203,15 @@ class _Builder:
             self.columns,
             first.keys,
             first.values,
-            {SOURCE_TABLE: sources[0].collection} if apart else {},
+            {SOURCE_TABLE: sources[0].collection} if by_source else {},
             keyed=any(column.key for column in self.columns.values()),
             marks=self.rules.marks,
         )
-        return Comparison(self.rules.table, names, source_side, target_side, judge, shape, notes, lacks, apart)
+        return Comparison(self.rules.table, names, source_side, target_side, judge, shape, notes, lacks, by_source)
 
-    def _conditions(self, sources: Sequence[DescribedTable], apart: bool) -> Iterator[str]:
+    def _conditions(self, sources: Sequence[DescribedTable], by_source: bool) -> Iterator[str]:
         """What rows of StarRocks' table are compared."""
-        if apart:
+        if by_source:
             text = sources[0].collection.replace("\\", "\\\\").replace("'", "\\'")
             yield f"{quote(SOURCE_TABLE)} = '{text}'"
         if self.rules.marks:

@@ -182,7 +182,7 @@ class Repair:
         return look
 
     def _mend(
-        self, keys: Sequence[tuple[Work, Key]], before: _Look, target: _Look, held: Held
+        self, keys: Sequence[tuple[Work, Key]], first_look: _Look, target: _Look, held: Held
     ) -> list[tuple[Work, Key]]:
         """Write the rows of those keys that rest; returns the keys to look at again."""
         target_now = self._look(keys, lambda work: work.target)
@@ -190,7 +190,7 @@ class Repair:
         rows, mended, repeats = list[DeadLetterRow](), list[tuple[Work, Key, int]](), list[tuple[Work, Key]]()
         for work, key in keys:
             place = (work.number, key)
-            if before[place] == second_look[place] and target[place] == target_now[place]:
+            if first_look[place] == second_look[place] and target[place] == target_now[place]:
                 try:
                     texts = work.rows_of(key, second_look[place], present=bool(target_now[place]))
                 except NotWritable as reason:
@@ -224,13 +224,13 @@ def _kind(work: Work, key: Key, source: _Look, target: _Look) -> str | None:
 
 
 def works_of(
-    found: Iterable[tuple[core.Judge, Shape, Questions, Questions, Sequence[Key]]],
+    differences: Iterable[tuple[core.Judge, Shape, Questions, Questions, Sequence[Key]]],
     options: SinkOptions,
     source: Ask,
     target: Ask,
 ) -> Iterator[Work]:
     """The works of comparisons: judge, shape, the questions of source and StarRocks, keys. `options` decode texts."""
-    for number, (judge, shape, ours, theirs, keys) in enumerate(found):
+    for number, (judge, shape, ours, theirs, keys) in enumerate(differences):
         decoded = options.decoded(shape.table)
         rules = None
         if options.judges_values(shape.table):

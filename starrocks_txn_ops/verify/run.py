@@ -117,9 +117,9 @@ def verify(
         return report
 
 
-def _keep(report: Report, at: int, job: str, ledger: SqlLedger, clock: Clock, progress: Progress) -> None:
+def _keep(report: Report, time: int, job: str, ledger: SqlLedger, clock: Clock, progress: Progress) -> None:
     """Write the result of a whole run into the ledger, for the page, the metrics and `status`."""
-    marker = WriteMarker(job, VERIFIED, summary(report, at).token)
+    marker = WriteMarker(job, VERIFIED, summary(report, time).token)
     try:
         ledger.execute(marker, Deadline.after(_KEEP_SECONDS, clock))
     except StarRocksSinkError as error:  # a user who may only read verifies all the same
@@ -294,8 +294,8 @@ class _Run:
         sizes: tuple[int, int],
         verdict: Verdict,
         low: str | None = None,
-        taken: Callable[[], bool] = lambda: False,
-        known: Collection[Key] = (),
+        is_taken: Callable[[], bool] = lambda: False,
+        known_keys: Collection[Key] = (),
     ) -> None:
         """Compare all keys from `low` on with what `ask` sees of the source; `sizes` are the rows of both sides."""
         source, now = Side(comparison.source, ask), Side(comparison.source, self.source.now)
@@ -322,7 +322,7 @@ class _Run:
         def pause(number: int) -> None:
             self.clock.sleep(_PAUSE * number)
 
-        core.compare(source, target, ranges, look, judge, verdict, told, pause, taken, known)
+        core.compare(source, target, ranges, look, judge, verdict, told, pause, is_taken, known_keys)
 
     def _strangers(self, table: Mapped) -> Iterator[TableReport]:
         """Rows whose _source_table is none of the source's: nobody will ever change or delete them."""

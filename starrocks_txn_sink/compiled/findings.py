@@ -28,11 +28,11 @@ RulesOf = Callable[[Sequence[str]], ColumnRules]
 class Shapes:
     """The shapes of JSON rows that were met: a row's table and its names, in their order and spelling.
 
-    Beyond half of `most` (a power of 2) no further shape is remembered, so its rows are new each time.
+    Beyond half of `limit` (a power of 2) no further shape is remembered, so its rows are new each time.
     """
 
-    def __init__(self, most: int = _SHAPES) -> None:
-        self.seen, self.used = np.zeros(most, dtype=np.uint64), ctypes.c_int64()
+    def __init__(self, limit: int = _SHAPES) -> None:
+        self.seen, self.used = np.zeros(limit, dtype=np.uint64), ctypes.c_int64()
         self._tables: dict[str, int] = {}
 
     def begun_by(self, tables: Iterable[str]) -> Numbers:

@@ -73,9 +73,9 @@ class _Reading:
         self._columns = (Column * len(columns))(*columns)
         self._origins = np.empty(rows if wrapper else 0, dtype=np.int64)
 
-    def read(self, bounds: Any, wide: bool, data: Any, fields_wanted: Any, values: int, at: int) -> int:
-        """Add the `fields_wanted` of `values` from number `at` on; returns the first value that is not plain."""
-        place = ctypes.c_int64(at)
+    def read(self, bounds: Any, wide: bool, data: Any, fields_wanted: Any, values: int, start: int) -> int:
+        """Add the `fields_wanted` of `values` from number `start` on; returns the first value that is not plain."""
+        place = ctypes.c_int64(start)
         columns = self._columns, len(self._columns), len(self._fields), self._wrapper, self._origins.ctypes.data
         arguments = bounds, wide, data, fields_wanted, values, *columns, self._rows
         self._rows = library().txn_sink_read(*arguments, ctypes.byref(place))

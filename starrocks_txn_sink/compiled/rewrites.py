@@ -92,7 +92,7 @@ class ColumnRules:
         self._kept.append(array)
         return array
 
-    def _rule(self, name: str, rule: ValueRule, needed: int, filler: str, base: int) -> layout.ColumnRule:
+    def _rule(self, name: str, rule: ValueRule, need: int, filler: str, base: int) -> layout.ColumnRule:
         *numbers, parts = rule
         text, filling = f'"{name}":'.encode(), filler.encode()
         inner = self._array((*part, 0, "", 0) for part in parts) if parts else None
@@ -100,7 +100,7 @@ class ColumnRules:
         place = ctypes.create_string_buffer(filling, len(filling)) if filling else None  # the loop writes into it
         self._kept.append(place)
         place_address = None if place is None else ctypes.addressof(place)
-        return layout.ColumnRule(text, len(text), *numbers, needed, address, place_address, len(filling), base)
+        return layout.ColumnRule(text, len(text), *numbers, need, address, place_address, len(filling), base)
 
 
 AvroTypes = Sequence[tuple[int, int, int, bytes]]
@@ -205,10 +205,10 @@ def _rewrite(
 _LEAST_ROOM: Final = 1 << 12  # more than a loop needs for one value
 
 
-def _more_room(buffer: pa.ResizableBuffer, least: int) -> int:
-    """Make the buffer large enough for `least` bytes and keep what it has; returns its size. It doubles at least."""
-    if least > MOST_BYTES:
-        raise pa.ArrowCapacityError(f"{least} bytes in one column")
-    if least > buffer.size:
-        buffer.resize(min(max(2 * buffer.size, least), MOST_BYTES))
+def _more_room(buffer: pa.ResizableBuffer, minimum: int) -> int:
+    """Make the buffer large enough for `minimum` bytes and keep what it has; returns its size. It doubles at least."""
+    if minimum > MOST_BYTES:
+        raise pa.ArrowCapacityError(f"{minimum} bytes in one column")
+    if minimum > buffer.size:
+        buffer.resize(min(max(2 * buffer.size, minimum), MOST_BYTES))
     return int(buffer.size)

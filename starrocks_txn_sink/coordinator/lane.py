@@ -257,14 +257,14 @@ class Lane:
 _SAID_LIMIT = 300
 
 
-def failure_phrase(action: model.Action, result: model.Result, before: str) -> str:
+def failure_phrase(action: model.Action, result: model.Result, lead: str) -> str:
     """Phrase for the last failed action ("" if none), after `action` ended with `result`.
 
     A deadline often passes a moment later, while the lane waits for its other loads; its error then names the cause.
-    So a success leaves the phrase `before` as it is.
+    So a success leaves the phrase `lead` as it is.
     """
     error = getattr(result, "error", result)
     if not isinstance(error, errors.StarRocksSinkError):
-        return before
+        return lead
     detail = "" if isinstance(error, errors.DeadlineExceeded) else f": {error.message[:_SAID_LIMIT].rstrip('.')}"
     return f", after {action.phrase} failed ({error.code}{detail})"

@@ -79,10 +79,10 @@ class Quarantine:
     _said: dict[str, tuple[int, str]] = field(default_factory=dict)  # of this search, by table: rejected rows, and why
     _over: RowsRejected | None = None
 
-    def add(self, found: Mapping[Cut, DeadLetter]) -> Part:
+    def add(self, places: Mapping[Cut, DeadLetter]) -> Part:
         """The part of now with these source transactions set aside; raises RowsRejected for too many."""
-        self._set_aside |= found
-        self._limit(len(self._set_aside), next(iter(found.values())).reason)
+        self._set_aside |= places
+        self._limit(len(self._set_aside), next(iter(places.values())).reason)
         self.part = replace(self.part, set_aside=dict(self._set_aside))
         return self.part
 
@@ -167,8 +167,8 @@ class Quarantine:
         half = dict(self._suspects[: max(1, len(self._suspects) // 2)])
         self.part = Part(half, dict(self._set_aside), tables)
 
-    def _limit(self, more: int, reason: str) -> None:
-        if self.count + more > self.most:
+    def _limit(self, count: int, reason: str) -> None:
+        if self.count + count > self.most:
             self._over = RowsRejected(
                 f"More source transactions have bad rows than max_quarantined ({self.most}) allows: {reason}",
                 hint="Correct the source or the table, or raise max_quarantined.",

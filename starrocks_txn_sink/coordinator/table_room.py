@@ -205,13 +205,13 @@ def _tables_of(shares: Iterable[LaneShare]) -> set[str]:
     return {region.table for share in shares for receipt in share.loaded for region in receipt.regions}
 
 
-def _cheapest(ahead: Mapping[str, deque[Sequence[str]]], chosen: set[str], most: int) -> set[str] | None:
+def _cheapest(groups_by_partition: Mapping[str, deque[Sequence[str]]], chosen: set[str], limit: int) -> set[str] | None:
     """The fewest further tables with which a source partition goes on beyond those `chosen`; None if none fit."""
     cheapest: set[str] | None = None
-    for groups in ahead.values():
+    for groups in groups_by_partition.values():
         while groups and chosen.issuperset(groups[0]):
             groups.popleft()
         extra = set(groups[0]) - chosen if groups else None
-        if extra and len(chosen) + len(extra) <= most and (cheapest is None or len(extra) < len(cheapest)):
+        if extra and len(chosen) + len(extra) <= limit and (cheapest is None or len(extra) < len(cheapest)):
             cheapest = extra
     return cheapest

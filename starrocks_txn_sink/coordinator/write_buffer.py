@@ -280,9 +280,9 @@ def _refuse_long(partition: str) -> None:
         )
 
 
-def join_spans(before: PositionSpan | None, after: PositionSpan) -> PositionSpan:
+def join_spans(span: PositionSpan | None, successor: PositionSpan) -> PositionSpan:
     """Join two spans of a source partition, in this order."""
-    if before is None:
-        return after
-    count = before.source_transactions + after.source_transactions
-    return PositionSpan(after.partition, before.first, after.last, count, after.digest)
+    if span is None:
+        return successor
+    count = span.source_transactions + successor.source_transactions
+    return PositionSpan(successor.partition, span.first, successor.last, count, successor.digest)

@@ -148,8 +148,8 @@ class History:
         return start, step, [_merge_slots(group, start + place * step) for place, group in enumerate(groups)]
 
 
-def _merge_slots(slots: Sequence[HistorySlot], at: float) -> HistorySlot:
-    whole = HistorySlot(at)
+def _merge_slots(slots: Sequence[HistorySlot], start: float) -> HistorySlot:
+    whole = HistorySlot(start)
     for slot in slots:
         whole.counts.update(slot.counts)
         for name, value in slot.levels.items():

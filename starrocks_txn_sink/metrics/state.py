@@ -124,8 +124,8 @@ def _lag(model: Model, now: float) -> dict[str, float | None]:
     return {"lag": sum(model.lags.values()) if fresh else None, "lag_seconds": None}
 
 
-def _percentiles(durations: Durations, half: str, most: str) -> dict[str, float | None]:
-    return {half: durations.percentile(0.5), most: durations.percentile(0.99)}
+def _percentiles(durations: Durations, half: str, highest: str) -> dict[str, float | None]:
+    return {half: durations.percentile(0.5), highest: durations.percentile(0.99)}
 
 
 def _flow(model: Model, now: float) -> dict[str, Any]:

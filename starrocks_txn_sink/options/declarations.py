@@ -101,9 +101,9 @@ def text(allowed: str = "a non-empty text", pattern: str = r"[^\x00-\x1f\x7f]+",
     return OptionKind("text", check)
 
 
-def _check_whole(allowed: str, least: int = 1, most: float = math.inf) -> Check:
+def _check_whole(allowed: str, minimum: int = 1, maximum: float = math.inf) -> Check:
     def check(option: str, value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
             raise refusal(option, value, allowed)
         return value
 
@@ -114,9 +114,9 @@ COUNT = OptionKind("whole number", _check_whole("a whole number from 1 on"), _in
 SIZE = OptionKind("size", _check_whole("a number of bytes above 0, in text also as 16 MiB"), _bytes, "bytes")
 
 
-def whole_seconds(least: int, most: int) -> OptionKind:
-    """The kind of whole seconds from `least` to `most`, as int; a text may have a unit, as in 10min."""
-    check_whole = _check_whole(f"a whole number of seconds from {least} to {most}", least, most)
+def whole_seconds(minimum: int, maximum: int) -> OptionKind:
+    """The kind of whole seconds from `minimum` to `maximum`, as int; a text may have a unit, as in 10min."""
+    check_whole = _check_whole(f"a whole number of seconds from {minimum} to {maximum}", minimum, maximum)
 
     def check(option: str, value: Any) -> Any:
         return check_whole(option, int(value) if isinstance(value, float) and value.is_integer() else value)

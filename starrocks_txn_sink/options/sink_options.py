@@ -411,16 +411,16 @@ class SinkOptions:
         """How bodies for `table` are packed: by its own property `compression`, else by the option."""
         return Compression(self.properties_of(table).get("compression", self.compression))
 
-    def check_features(self, *more: Feature) -> None:
-        """Raise OptionError (InputError for rows without positions) if these options' features and `more` conflict."""
-        phrases = {**self.features, **default_phrases(*more)}
+    def check_features(self, *features: Feature) -> None:
+        """Raise OptionError (InputError for rows without positions) if these options and `features` conflict."""
+        phrases = {**self.features, **default_phrases(*features)}
         for place, properties in self._properties():
             refuse_conflicts({**phrases, **load_properties.features(properties, place)})
 
-    def without_effect(self, *more: Circumstance) -> dict[str, str]:
+    def without_effect(self, *rest: Circumstance) -> dict[str, str]:
         """The options with another value than their default that change nothing, each with the reason.
 
-        The circumstances are those of these options and `more`.
+        The circumstances are those of these options and `rest`.
         """
         conditions = {
             Circumstance.NO_QUERY_URL: self.query_url is None,
@@ -431,7 +431,7 @@ class SinkOptions:
             Circumstance.NO_NEW_TABLES: self.schema_changes is not SchemaChanges.APPLY,
             Circumstance.NO_METRICS_PORT: self.metrics_port is None,
         }
-        circumstances = {*more, *(circumstance for circumstance, holds in conditions.items() if holds)}
+        circumstances = {*rest, *(circumstance for circumstance, holds in conditions.items() if holds)}
         idle = {option.option: option.why for option in options_without_effect(circumstances)}
         declared = {name: declaration.default_for(self) for name, declaration in kind.declarations(type(self))}
         return {name: why for name, why in idle.items() if getattr(self, name) != declared[name]}

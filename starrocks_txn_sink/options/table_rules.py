@@ -314,8 +314,8 @@ def _filled(rule: TableRules, table: str) -> str:
     return fill_template(rule.history or "", match)
 
 
-def _add(values: dict[str, _V], more: Mapping[str, _V], table: str) -> None:
-    for column, value in more.items():
+def _add(values: dict[str, _V], additions: Mapping[str, _V], table: str) -> None:
+    for column, value in additions.items():
         if values.setdefault(column, value) != value:
             raise OptionError(
                 f"Two rules for table {table} treat {column} differently.",
@@ -369,15 +369,15 @@ class RuleSet:
         return own if main == table else replace(own, types={**options_of(main).types, **own.types})
 
     def unmatched(
-        self, columns: Mapping[str, Collection[str]], *, at_source: bool, further: Collection[str] = ()
+        self, columns: Mapping[str, Collection[str]], *, at_source: bool, extra_tables: Collection[str] = ()
     ) -> Iterator[Unmatched]:
         """The columns of rules that none of their tables has, of those whose `columns` are known.
 
         The columns are those of the source, or those of StarRocks, in which dropped columns are none. A rule for one of
-        the `further` tables, too, counts for nothing: that one may have them.
+        the `extra_tables`, too, counts for nothing: that one may have them.
         """
         for rule in self.rules:
-            if any(re.fullmatch(rule.tables, table, re.ASCII) and self.of(table) for table in further):
+            if any(re.fullmatch(rule.tables, table, re.ASCII) and self.of(table) for table in extra_tables):
                 continue
             of_tables = [
                 of_table

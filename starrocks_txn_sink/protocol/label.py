@@ -114,7 +114,7 @@ def run(
 
 
 def _perform(
-    needed: Step,
+    step: Step,
     transport: Transport,
     ledger: Ledger | None,
     clock: Clock,
@@ -122,24 +122,24 @@ def _perform(
     listener: Listener,
     turns: Turns | None,
 ) -> StepResult:
-    if isinstance(needed, Wait):
-        clock.sleep(deadline.limit(needed.seconds, needed.reason))
+    if isinstance(step, Wait):
+        clock.sleep(deadline.limit(step.seconds, step.reason))
         return None
-    if isinstance(needed, TurnRequest):
+    if isinstance(step, TurnRequest):
         if turns is not None:
-            turns.take(needed, deadline)
+            turns.take(step, deadline)
         return None
-    if isinstance(needed, LaneQuestion):
-        return turns.ask(needed, deadline) if turns is not None else None
+    if isinstance(step, LaneQuestion):
+        return turns.ask(step, deadline) if turns is not None else None
     try:
-        if isinstance(needed, LedgerRequest):
+        if isinstance(step, LedgerRequest):
             if ledger is None:
-                raise TypeError(f"{type(needed).__name__} needs a ledger.")
-            return ledger.execute(needed, deadline)
+                raise TypeError(f"{type(step).__name__} needs a ledger.")
+            return ledger.execute(step, deadline)
         if listener is ignore_event:
-            return transport.send(needed, deadline)
-        with Span(listener, clock.monotonic, "request", _fields(needed)) as span:
-            reply = transport.send(needed, deadline)
+            return transport.send(step, deadline)
+        with Span(listener, clock.monotonic, "request", _fields(step)) as span:
+            reply = transport.send(step, deadline)
             span.end(reply, status=reply.status.value)
             return reply
     except TransportError as error:

@@ -444,6 +444,6 @@ def create_log_table(database: str, replication: int | None = None) -> str:
     return own_table_ddl(identifier(database, LOG_TABLE), LOG_COLUMNS, layout, replication)
 
 
-def delete_older_receipts(database: str, job: str, before: str) -> tuple[str, tuple[str, str]]:
-    """Statement that deletes a job's rows loaded before `before` (a DATETIME literal)."""
-    return f"DELETE FROM {identifier(database, LOG_TABLE)} WHERE job = %s AND loaded_at < %s", (job, before)
+def delete_older_receipts(database: str, job: str, limit: str) -> tuple[str, tuple[str, str]]:
+    """Statement that deletes a job's rows loaded before `limit` (a DATETIME literal)."""
+    return f"DELETE FROM {identifier(database, LOG_TABLE)} WHERE job = %s AND loaded_at < %s", (job, limit)

@@ -35,26 +35,26 @@ def whole(connector: str) -> str:
     return f"{connector}:"
 
 
-def then(before: Marks, later: Marks) -> dict[str, str]:
+def then(earlier: Marks, later: Marks) -> dict[str, str]:
     """The marks after `later` ones."""
-    return {**before, **{name: _then(before.get(name), mark) for name, mark in later.items()}}
+    return {**earlier, **{name: _then(earlier.get(name), mark) for name, mark in later.items()}}
 
 
-def beside(before: Marks, later: Marks) -> dict[str, str]:
+def beside(earlier: Marks, later: Marks) -> dict[str, str]:
     """The marks after `later` ones of the same micro-batch: topics have no order, so the first row may follow the last.
 
     So an end of the whole snapshot stays one.
     """
-    ends = {name: OVER for name, mark in before.items() if name == whole(name.partition(":")[0]) and mark == OVER}
-    return then(before, later) | ends
+    ends = {name: OVER for name, mark in earlier.items() if name == whole(name.partition(":")[0]) and mark == OVER}
+    return then(earlier, later) | ends
 
 
-def _then(before: str | None, later: str) -> str:
-    if before == SPREAD and later in (MORE, OVER):
+def _then(earlier: str | None, later: str) -> str:
+    if earlier == SPREAD and later in (MORE, OVER):
         return SPREAD
-    if later != MORE or before is None:
+    if later != MORE or earlier is None:
         return later
-    return before if before in (OVER, MORE) else READING
+    return earlier if earlier in (OVER, MORE) else READING
 
 
 def joined(marks: Iterable[Marks]) -> dict[str, str]:

@@ -47,9 +47,9 @@ class TaggedRows:
     tables: Ints
     names: Sequence[str]
 
-    def first(self, low: int, high: int, known: set[str]) -> int | None:
-        """The first row of `low` to `high` (exclusive) for a table that is not `known`."""
-        new = np.array([name not in known for name in self.names])
+    def first(self, low: int, high: int, tables: set[str]) -> int | None:
+        """The first row of `low` to `high` (exclusive) for a table that is none of `tables`."""
+        new = np.array([name not in tables for name in self.names])
         is_new = new[self.tables[low:high]]
         index = int(is_new.argmax()) if high > low else 0
         return low + index if high > low and is_new[index] else None
@@ -141,12 +141,12 @@ class TableAdmission:
             self._tables, index = tables, end
         return high
 
-    def _note(self, ahead: _Ahead, low: int, high: int, rows: TaggedRows) -> None:
+    def _note(self, queue: _Ahead, low: int, high: int, rows: TaggedRows) -> None:
         """Add the tables of rows `low` to `high` (exclusive), source transaction by source transaction."""
-        if ahead.seen.issuperset(rows.names):
+        if queue.seen.issuperset(rows.names):
             return
         start = low
-        while (row := rows.first(start, high, ahead.seen)) is not None:
+        while (row := rows.first(start, high, queue.seen)) is not None:
             first, end = rows.transaction(row, low, high)
-            ahead.add(int(rows.positions[row]), rows.tables_of(first, end))
+            queue.add(int(rows.positions[row]), rows.tables_of(first, end))
             start = end

@@ -75,61 +75,61 @@ def elements_of(text: str) -> Iterator[tuple[Any, int, int]]:
             place = _skip(text, place + 1)
 
 
-def _name(text: str, at: int) -> tuple[str, int]:
+def _name(text: str, place: int) -> tuple[str, int]:
     """The name of a member and the place of its value."""
-    plain = _PLAIN_NAME.match(text, at)
+    plain = _PLAIN_NAME.match(text, place)
     if plain:
         return plain[1], plain.end()
-    _expect(text, at, '"')
-    name, at = _DECODER.raw_decode(text, at)
-    at = _skip(text, at)
-    _expect(text, at, ":")
-    return name, _skip(text, at + 1)
+    _expect(text, place, '"')
+    name, place = _DECODER.raw_decode(text, place)
+    place = _skip(text, place)
+    _expect(text, place, ":")
+    return name, _skip(text, place + 1)
 
 
-def _skip(text: str, at: int) -> int:
-    if text[at : at + 1] not in _SPACES:
-        return at
-    match = _SPACE.match(text, at)
-    return match.end() if match else at
+def _skip(text: str, place: int) -> int:
+    if text[place : place + 1] not in _SPACES:
+        return place
+    match = _SPACE.match(text, place)
+    return match.end() if match else place
 
 
-def _expect(text: str, at: int, character: str) -> None:
-    if text[at] != character:
+def _expect(text: str, place: int, character: str) -> None:
+    if text[place] != character:
         raise ValueError(character)
 
 
-def value_at(text: str, at: int) -> tuple[Any, int]:
-    """The value at `at` (numbers as text) and its end; for a value nested too deep for `json` only the end."""
+def value_at(text: str, place: int) -> tuple[Any, int]:
+    """The value at `place` (numbers as text) and its end; for a value nested too deep for `json` only the end."""
     try:
-        value, end = _DECODER.raw_decode(text, at)
+        value, end = _DECODER.raw_decode(text, place)
     except RecursionError:
-        return (), _end_of_nested(text, at)
+        return (), _end_of_nested(text, place)
     return value, end
 
 
-def _end_of_nested(text: str, at: int) -> int:
-    """The end of the array or object at `at`, without recursion; ValueError or IndexError if it is malformed."""
+def _end_of_nested(text: str, place: int) -> int:
+    """The end of the array or object at `place`, without recursion; ValueError or IndexError if it is malformed."""
     closers: list[str] = []
     due = "value"
     while True:
-        at = _skip(text, at)
-        character = text[at]
+        place = _skip(text, place)
+        character = text[place]
         if closers and character == closers[-1] and due in ("comma", "first", "first key"):
             closers.pop()
-            at, due = at + 1, "comma"
+            place, due = place + 1, "comma"
             if not closers:
-                return at
+                return place
         elif due == "comma":
-            _expect(text, at, ",")
-            at, due = at + 1, "key" if closers[-1] == "}" else "value"
+            _expect(text, place, ",")
+            place, due = place + 1, "key" if closers[-1] == "}" else "value"
         elif due in ("key", "first key"):
-            at, due = _name(text, at)[1], "value"
+            place, due = _name(text, place)[1], "value"
         elif character in "[{":
             closers.append("]" if character == "[" else "}")
-            at, due = at + 1, "first" if character == "[" else "first key"
+            place, due = place + 1, "first" if character == "[" else "first key"
         else:
-            at, due = _DECODER.raw_decode(text, at)[1], "comma"
+            place, due = _DECODER.raw_decode(text, place)[1], "comma"
 
 
 def _no_constant(name: str) -> Any:

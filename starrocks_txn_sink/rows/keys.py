@@ -178,25 +178,25 @@ def _read_first_members(text: Octets, starts: Ints, key: TableKey) -> list[pa.Ar
     return [pa.concat_arrays(of_one_type(*parts)) for parts in chunks]
 
 
-def _read_values(text: Octets, at: Ints, column: KeyColumn) -> tuple[pa.Array, Ints] | None:
+def _read_values(text: Octets, places: Ints, column: KeyColumn) -> tuple[pa.Array, Ints] | None:
     """The values at these places and the lengths of their JSON; None unless all are strings, or all are numbers."""
     if column.key_type is KeyType.INTEGER:
-        numbers = _parse_numbers(sliding_window_view(text, _NUMBER_BYTES)[at].T)
+        numbers = _parse_numbers(sliding_window_view(text, _NUMBER_BYTES)[places].T)
         if numbers is not None:
             return pa.array(numbers[0]), numbers[1]
-    heads = sliding_window_view(text, _TEXT_BYTES)[at].T
+    heads = sliding_window_view(text, _TEXT_BYTES)[places].T
     quotes = int(heads[0, 0] == _QUOTE)
     lengths = _find_quotes(heads) if quotes else _find_delimiters(heads)
     if lengths is None:
         return None
-    values = _cut_out(text, at + quotes, at + lengths - quotes)
+    values = _cut_out(text, places + quotes, places + lengths - quotes)
     is_read = quotes or pc.all(pc.match_substring_regex(values, _JSON_NUMBER)).as_py()
     return (values, lengths) if is_read else None
 
 
-def _skip_name(text: Octets, at: Ints, start: bytes, name: bytes) -> Ints | None:
+def _skip_name(text: Octets, places: Ints, start: bytes, name: bytes) -> Ints | None:
     """The length of `start` and `name` at each place, in a delete with the sink's member after a brace; else None."""
-    heads = sliding_window_view(text, len(_DELETING) + len(name))[at].T
+    heads = sliding_window_view(text, len(_DELETING) + len(name))[places].T
     plain = _begins_with(heads, start + name)
     if not plain.all() and not (start == b"{" and (plain | _begins_with(heads, _DELETING + name)).all()):
         return None

@@ -23,14 +23,14 @@ IN_KAFKA: Final = ("topic", "partition", "offset")
 """Kafka's columns in a frame."""
 
 
-def place_of(batch: pa.RecordBatch, row: int, before: str = " at ", names: tuple[str, ...] = PLACE) -> str:
-    """Text for the end of a message: `before` and the row's place, in the columns of `names` that the batch has, and in
+def place_of(batch: pa.RecordBatch, row: int, lead: str = " at ", names: tuple[str, ...] = PLACE) -> str:
+    """Text for the end of a message: `lead` and the row's place, in the columns of `names` that the batch has, and in
     Kafka."""
     there = [
         f"{name.replace('_', ' ')} {batch.column(name)[row].as_py()}" for name in names if name in batch.schema.names
     ]
     there += [text] if (text := in_kafka(batch, row)) else []
-    return before + ", ".join(there) if there else ""
+    return lead + ", ".join(there) if there else ""
 
 
 def in_kafka(rows: pa.RecordBatch | pa.Table, row: int) -> str:

@@ -321,18 +321,18 @@ class Segmenter:
             self._ended.setdefault(name, []).append(rows.positions[low:high][rows.ends[low:high]])
             self._candidates.setdefault(name, []).append(np.unique(rows.positions[low:high][candidates[low:high]]))
 
-    def cuts(self, most: int, reached: Mapping[str, int]) -> dict[str, list[int]]:
+    def cuts(self, limit: int, reached: Mapping[str, int]) -> dict[str, list[int]]:
         """Positions at which source transactions end that may have bad rows, by source partition; needs `set_aside`.
 
-        They are not behind those that the lane has `reached`: it may have read more. At most `most` (and at least two)
+        They are not behind those that the lane has `reached`: it may have read more. At most `limit` (and at least two)
         of each source partition, spread evenly, and the last one.
         """
         cuts: dict[str, list[int]] = {}
         for name in self._ended.keys() & reached.keys():
             positions, candidates = np.concatenate(self._ended[name]), np.concatenate(self._candidates[name])
             positions = positions[np.isin(positions, candidates) & (positions <= reached[name])]
-            if positions.size > most:
-                positions = positions[np.linspace(0, positions.size - 1, most).astype(np.int64)]
+            if positions.size > limit:
+                positions = positions[np.linspace(0, positions.size - 1, limit).astype(np.int64)]
             if positions.size:
                 cuts[name] = positions.tolist()
         return cuts
@@ -363,13 +363,13 @@ class Segmenter:
         self._partition, self._position, self._inside = partition, int(positions[-1]), not bool(ends[-1])
 
 
-def rows_of_part(batch: pa.RecordBatch, after: Mapping[str, int], upto: Mapping[str, int] | None) -> pa.RecordBatch:
-    """The rows behind the position that `after` has for their source partition, up to the one that `upto` has.
+def rows_of_part(batch: pa.RecordBatch, starts: Mapping[str, int], upto: Mapping[str, int] | None) -> pa.RecordBatch:
+    """The rows behind the position that `starts` has for their source partition, up to the one that `upto` has.
 
     With `upto` there are none of source partitions that it does not name.
     """
-    if after:
-        later = pc.fill_null(pc.greater(batch.column(columns.POSITION), _limits(batch, after)), True)
+    if starts:
+        later = pc.fill_null(pc.greater(batch.column(columns.POSITION), _limits(batch, starts)), True)
         batch = batch.filter(later)
     if upto is not None:
         within = pc.fill_null(pc.less_equal(batch.column(columns.POSITION), _limits(batch, upto)), False)

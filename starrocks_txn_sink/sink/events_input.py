@@ -91,12 +91,12 @@ class EventsInput(FrameInput):
         return OpenInput(run_on(rows.coalesce(plan.tasks)), lines)
 
 
-def event_columns(frame: DataFrame, by: str) -> list[Column]:
-    """The columns of parsed events for lanes, the source partition (`by`) as a text first.
+def event_columns(frame: DataFrame, partition_column: str) -> list[Column]:
+    """The columns of parsed events for lanes, the source partition (`partition_column`) as a text first.
 
     Raises InputError for a column that is missing, or has another type.
     """
-    partition, *output_columns = events.event_columns(frame, by)
+    partition, *output_columns = events.event_columns(frame, partition_column)
     return [partition.cast("string").alias(SOURCE_PARTITION), *output_columns, *projection.event_time(frame)]
 
 

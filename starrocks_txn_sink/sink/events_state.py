@@ -141,9 +141,9 @@ class EventsState:
         listener(_counted(task.checkpoint, later, carried, counts))
 
 
-def _counted(query: str, after: Manifest, carried: CarryOver, flows: Mapping[str, float]) -> Event:
+def _counted(query: str, manifest: Manifest, carried: CarryOver, flows: Mapping[str, float]) -> Event:
     """The event about the counts of a micro-batch, and of the state after it."""
-    oldest, levels = _oldest_open(after), after.levels()
+    oldest, levels = _oldest_open(manifest), manifest.levels()
     counts = {
         **flows,
         "oldest_open": oldest[0]["since"] if oldest else 0.0,
@@ -156,16 +156,16 @@ def _counted(query: str, after: Manifest, carried: CarryOver, flows: Mapping[str
     return Event("assembler.counted", {"query": query, "name": f"{query}/{STAGE}", "counts": counts, "oldest": oldest})
 
 
-def _oldest_open(after: Manifest) -> list[dict[str, Any]]:
+def _oldest_open(manifest: Manifest) -> list[dict[str, Any]]:
     """The source transactions that are open for longest: position of BEGIN, time of opening, rows and bytes."""
     live = (
-        (name, transaction) for name, partition in after.partitions.items() for transaction in partition.state.live()
+        (name, transaction) for name, partition in manifest.partitions.items() for transaction in partition.state.live()
     )
     return [
         {
             "partition": name,
             "position": transaction.position,
-            "since": transaction.opened_at + after.clock.down,
+            "since": transaction.opened_at + manifest.clock.down,
             "rows": transaction.rows,
             "bytes": transaction.bytes,
         }

@@ -135,22 +135,22 @@ class ManifestLog:
         """Whether the driver sends the files of open rows to the lanes, because only it reaches the directory."""
         return isinstance(self.directory, HadoopDirectory)
 
-    def relay(self, before: Manifest) -> dict[str, bytes]:
-        """Every file of open rows that `before` names. Only after a restart does this read the directory."""
-        contents = {**before.inline, **self._relayed}
-        for name in before.files() - contents.keys():
+    def relay(self, manifest: Manifest) -> dict[str, bytes]:
+        """Every file of open rows that `manifest` names. Only after a restart does this read the directory."""
+        contents = {**manifest.inline, **self._relayed}
+        for name in manifest.files() - contents.keys():
             try:
                 with self.directory.open(f"{ROWS}/{name}") as file:
                     contents[name] = file.read()
             except FileNotFoundError:
                 raise missing_rows(name) from None
-        self._relayed = {name: contents[name] for name in before.files()}
+        self._relayed = {name: contents[name] for name in manifest.files()}
         return self._relayed
 
-    def _keep_relayed(self, after: Manifest, contents: Iterable[tuple[str, bytes]]) -> None:
-        """Keep the files of `after` in memory for the next micro-batch. Raises OptionError above RELAY_LIMIT."""
+    def _keep_relayed(self, manifest: Manifest, contents: Iterable[tuple[str, bytes]]) -> None:
+        """Keep the files of `manifest` in memory for the next micro-batch. Raises OptionError above RELAY_LIMIT."""
         all_contents = {**self._relayed, **dict(contents)}
-        self._relayed = {name: all_contents[name] for name in after.files()}
+        self._relayed = {name: all_contents[name] for name in manifest.files()}
         size = sum(map(len, self._relayed.values()))
         if size > RELAY_LIMIT:
             raise OptionError(
@@ -158,7 +158,7 @@ class ManifestLog:
                 f"the driver reaches: more than {RELAY_LIMIT >> 20} MiB do not go through it. Nothing is lost.",
                 hint="Set the state_dir of the assembly to a folder that Python on driver and executors can write, "
                 "and copy the content of the checkpoint's folder starrocks_txn_sink into its new folder "
-                f'{after.query} (docs/guides/deploy.md, "The checkpoint").',
+                f'{manifest.query} (docs/guides/deploy.md, "The checkpoint").',
                 option="state_dir",
             )
 

@@ -33,16 +33,16 @@ class OpenLoads:
             return self._taken(server)
 
     @contextmanager
-    def part(self, server: str, job: str, room: int, least: int, first: int, deadline: Deadline) -> Iterator[Part]:
+    def part(self, server: str, job: str, room: int, minimum: int, first: int, deadline: Deadline) -> Iterator[Part]:
         """A part of the `room` of a server: twice what the job's last write needed, `first` for a new job.
 
-        Waits while less than `least` is free, at most until `deadline`; then the write has the least.
+        Waits while less than `minimum` is free, at most until `deadline`; then the write has the least.
         """
         part = Part(self, server, room)
         with self._changed:
             _, loads = self._known.get((server, job), (frozenset(), 0))
             goal = min(room, 2 * loads or first)
-            self._take(part, least, max(least, goal), deadline)
+            self._take(part, minimum, max(minimum, goal), deadline)
         try:
             yield part
         finally:
@@ -79,17 +79,17 @@ class OpenLoads:
             free = max(0, part.room - self._taken(part.server))
             part.size += free if len(self._parts[part.server]) == 1 else (free + 1) // 2
 
-    def replace(self, part: Part, least: int, deadline: Deadline) -> None:
-        """Give a part back, and wait for one of at least `least`."""
+    def replace(self, part: Part, minimum: int, deadline: Deadline) -> None:
+        """Give a part back, and wait for one of at least `minimum`."""
         with self._changed:
             self._parts[part.server].remove(part)
             self._changed.notify_all()
-            self._take(part, least, least, deadline)
+            self._take(part, minimum, minimum, deadline)
 
-    def _take(self, part: Part, least: int, wanted: int, deadline: Deadline) -> None:
-        while self._taken(part.server) and part.room - self._taken(part.server) < least and not deadline.expired():
+    def _take(self, part: Part, minimum: int, goal: int, deadline: Deadline) -> None:
+        while self._taken(part.server) and part.room - self._taken(part.server) < minimum and not deadline.expired():
             self._changed.wait(min(_LOOK_SECONDS, deadline.remaining()))
-        part.size = max(least, min(wanted, part.room - self._taken(part.server)))
+        part.size = max(minimum, min(goal, part.room - self._taken(part.server)))
         self._parts.setdefault(part.server, []).append(part)
 
     def _taken(self, server: str) -> int:

@@ -110,12 +110,12 @@ class SnapshotProgress:
             tables = [name.partition(":")[2] for name, mark in later.items() if mark == OVER != earlier.get(name)]
             self.say([table for table in tables if table])
 
-    def say(self, ended: Sequence[str] = ()) -> None:
-        """Tell listeners and the log; `ended` are tables whose last row has just become visible."""
+    def say(self, ends_told: Sequence[str] = ()) -> None:
+        """Tell listeners and the log; `ends_told` are tables whose last row has just become visible."""
         progress = Progress.of(self.marks)
         fields = {"job": self.job, "tables": progress.tables, "over": progress.over, "text": progress.text}
         if progress.tables:
-            counts = {"unknown": progress.unknown, "tables_over": list(ended)}
+            counts = {"unknown": progress.unknown, "tables_over": list(ends_told)}
             self.listener(Event("snapshot.progressed", {**fields, **counts}))
         if progress.ended:
             self.listener(Event("snapshot.ended", {"job": self.job, "tables": progress.tables}))
@@ -159,14 +159,14 @@ class SourceKeys:
             self.known.setdefault(place, set()).update(key[3] for key in new)
             self.unwritten += new
 
-    def _check_keys(self, keys: Sequence[SourceKey], before: Collection[tuple[str, ...]]) -> None:
+    def _check_keys(self, keys: Sequence[SourceKey], earlier: Collection[tuple[str, ...]]) -> None:
         """Raise SourceKeyChanged for the first of a table's `keys` that loses rows."""
-        if () in before or not any((*before, *(names for *_, names in keys))):
+        if () in earlier or not any((*earlier, *(names for *_, names in keys))):
             keys = [key for key in keys if key[3]]
         refusals = [(key, self.judge(key)) for key in keys]
         for key, refusal in refusals:
             if refusal is not None:
-                rest = [(*key[:3], names) for names in sorted(before)] or [other for other, _ in refusals]
+                rest = [(*key[:3], names) for names in sorted(earlier)] or [other for other, _ in refusals]
                 raise _changed(key, [other[3] for other in rest if self.judge(other) is None], refusal)
 
     def _check_sources(self, table: str, new: tuple[str, str]) -> None:
@@ -245,9 +245,9 @@ def _key_to_keep(options: SinkOptions, of_table: RulesOfTable, tables: Tables) -
     return [column for column in tables.required.get(of_table.table, ()) if column.key]
 
 
-def _changed(key: SourceKey, before: Sequence[tuple[str, ...]], refusal: Refusal) -> SourceKeyChanged:
+def _changed(key: SourceKey, earlier: Sequence[tuple[str, ...]], refusal: Refusal) -> SourceKeyChanged:
     _, collection, table, names = key
-    was = " or ".join(map(_text, before))
+    was = " or ".join(map(_text, earlier))
     return SourceKeyChanged(
         f"Rows of the source's table {collection} came under the key {_text(names)}"
         f"{f', and before under {was}' if was else ''}. Table {table}: {refusal.reason}.",

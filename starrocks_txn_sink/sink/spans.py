@@ -114,11 +114,11 @@ class SpanListener:
         name: str,
         fields: dict[str, Any],
         names: tuple[str, ...],
-        more: dict[str, Any] | None = None,
+        attributes_too: dict[str, Any] | None = None,
     ) -> None:
         context = self._trace.set_span_in_context(batch.spans[-1]) if batch.spans else None
         attributes = {f"{_PREFIX}{field}": fields[field] for field in names if fields.get(field) not in (None, "")}
-        system = {"db.system.name": "starrocks"} | (more or {})
+        system = {"db.system.name": "starrocks"} | (attributes_too or {})
         batch.spans.append(self._tracer.start_span(name, context, attributes=system | attributes))
 
     def _end(self, batch: _Batch, attributes: dict[str, Any], code: str | None) -> None:

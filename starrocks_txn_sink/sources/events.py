@@ -13,9 +13,9 @@ _INTEGERS: Final = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 _STRINGS: Final = (T.StringType,)
 
 
-def event_columns(events: DataFrame, by: str, passthrough: tuple[str, ...] = ()) -> list[Column]:
+def event_columns(events: DataFrame, partition_column: str, passthrough: tuple[str, ...] = ()) -> list[Column]:
     """The columns that the rules read, the source partition first; InputError for a missing one or a wrong type."""
-    missing = [column for column in (by, *model.REQUIRED, *passthrough) if column not in events.columns]
+    missing = [column for column in (partition_column, *model.REQUIRED, *passthrough) if column not in events.columns]
     if missing:
         raise InputError(
             f"The events lack the column {', '.join(missing)}.",
@@ -27,14 +27,14 @@ def event_columns(events: DataFrame, by: str, passthrough: tuple[str, ...] = ())
             f"passthrough names {', '.join(clash) or 'a column twice'}.", hint="Name only further columns, once each."
         )
     kinds = {field.name: field.dataType for field in events.schema.fields}
-    _check_type(by, kinds[by], _PARTITIONS, "string, int or bigint")
+    _check_type(partition_column, kinds[partition_column], _PARTITIONS, "string, int or bigint")
     _check_type(model.POSITION, kinds[model.POSITION], _INTEGERS, "an integer type")
     _check_type(model.TXN_ID, kinds[model.TXN_ID], (*_STRINGS, *_INTEGERS), "string")
     texts = [column for column in (model.TYPE, *model.PAYLOAD) if column in kinds]
     for text in texts:
         _check_type(text, kinds[text], _STRINGS, "string")
     columns = [
-        named_column(by).alias(model.SOURCE_PARTITION),
+        named_column(partition_column).alias(model.SOURCE_PARTITION),
         named_column(model.POSITION).cast("bigint").alias(model.POSITION),
     ]
     for name in (model.TYPE, model.TXN_ID, *model.PAYLOAD):

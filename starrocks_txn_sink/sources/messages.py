@@ -81,9 +81,9 @@ def _spark_type(kind: pa.DataType) -> T.DataType:
     return T.LongType() if kind == pa.int64() else T.StringType()
 
 
-def check_input(df: DataFrame, needed: tuple[str, ...], advice: str = "") -> None:
+def check_input(df: DataFrame, columns: tuple[str, ...], advice: str = "") -> None:
     """Raise InputError, with `advice`, for a missing column."""
-    missing = [column for column in needed if column not in df.columns]
+    missing = [column for column in columns if column not in df.columns]
     if missing:
         raise InputError(
             f"The DataFrame lacks the column {', '.join(missing)}.",

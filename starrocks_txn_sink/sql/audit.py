@@ -245,9 +245,9 @@ class AuditWatch:
             if self._thread is None:
                 self._reader.close()
 
-    def _run(self, stop: threading.Event, before: threading.Thread | None) -> None:
-        if before is not None:
-            before.join()  # the connection serves one thread at a time
+    def _run(self, stop: threading.Event, predecessor: threading.Thread | None) -> None:
+        if predecessor is not None:
+            predecessor.join()  # the connection serves one thread at a time
         self.auditor.run(stop, self._is_over)
 
     def _is_over(self) -> bool:

@@ -84,10 +84,10 @@ class Durations:
             new_counts = np.bincount(np.searchsorted(self.bounds, positive), minlength=len(self.counts))
             self.merge(Durations(new_counts.tolist(), float(positive.sum())))
 
-    def merge(self, more: Durations) -> None:
+    def merge(self, durations: Durations) -> None:
         """Add the counts of a histogram with the same bounds."""
-        self.counts = [have + more_count for have, more_count in zip(self.counts, more.counts, strict=True)]
-        self.total += more.total
+        self.counts = [have + more_count for have, more_count in zip(self.counts, durations.counts, strict=True)]
+        self.total += durations.total
 
     def percentile(self, share: float) -> float | None:
         """The value below which `share` of all lie, interpolated within its bucket; None for an empty histogram.
@@ -213,12 +213,12 @@ class LaneReport:
         """When the lane failed, in seconds since the Unix epoch; 0 for one that has not."""
         return self.trouble.failure.at if self.trouble.failure is not None else 0.0
 
-    def fail(self, error: BaseException, at: float = 0.0) -> LaneReport:
-        """The report of a lane that `error` has ended, `at` seconds since the Unix epoch."""
-        failure = SentError(StarRocksSinkError.code, at=at)
+    def fail(self, error: BaseException, time: float = 0.0) -> LaneReport:
+        """The report of a lane that `error` has ended, `time` seconds since the Unix epoch."""
+        failure = SentError(StarRocksSinkError.code, at=time)
         if isinstance(error, StarRocksSinkError):
             place = {name: value if isinstance(value, int) else str(value) for name, value in error.context.items()}
-            failure = SentError(error.code, error.message, error.advice, place, at)
+            failure = SentError(error.code, error.message, error.advice, place, time)
         return replace(self, trouble=replace(self.trouble, failure=failure))
 
     def lane_error(self) -> StarRocksSinkError | None:
@@ -228,12 +228,12 @@ class LaneReport:
             return None
         return kind(failure.message, hint=failure.advice, **failure.place)
 
-    def commit(self, at: float) -> LaneReport:
-        """The report once the lane's rows are visible, `at` seconds since the Unix epoch."""
+    def commit(self, time: float) -> LaneReport:
+        """The report once the lane's rows are visible, `time` seconds since the Unix epoch."""
         if not self.work.ages:
             return self
         latency, (ages, counts) = Durations(), zip(*self.work.ages, strict=True)
-        latency.add_all(np.repeat(np.array(ages) + (at - self.work.loaded_at), counts))
+        latency.add_all(np.repeat(np.array(ages) + (time - self.work.loaded_at), counts))
         return replace(self, work=replace(self.work, latency=latency, ages=(), loaded_at=0.0))
 
 

@@ -141,12 +141,12 @@ _LATER = " when SHOW ALTER TABLE COLUMN says FINISHED (20 s and more)"
 _parsed = lru_cache(maxsize=1024)(parse_type)
 
 
-def _with_others(bad_rows: list[BadRow], others: list[BadRow]) -> list[BadRow]:
-    """The bad rows and those of `others` that are not among them, in the order of the rows."""
-    if not others:
+def _with_others(bad_rows: list[BadRow], further_rows: list[BadRow]) -> list[BadRow]:
+    """The bad rows and those of `further_rows` that are not among them, in the order of the rows."""
+    if not further_rows:
         return bad_rows
     numbers = {row.number for row in bad_rows}
-    return sorted((*bad_rows, *(row for row in others if row.number not in numbers)), key=lambda row: row.number)
+    return sorted((*bad_rows, *(row for row in further_rows if row.number not in numbers)), key=lambda row: row.number)
 
 
 class TableChecks(PipeStage):
@@ -224,12 +224,12 @@ class TableChecks(PipeStage):
         values = self._value_checks(columns_of, RowFindings(), counters_known=True).bad_rows(batch)
         return _with_others(values, [*self._out_of_ranges(batch, known_columns)])
 
-    def _out_of_ranges(self, batch: pa.RecordBatch, known: KnownColumns) -> Iterator[BadRow]:
+    def _out_of_ranges(self, batch: pa.RecordBatch, known_columns: KnownColumns) -> Iterator[BadRow]:
         """The rows that no partition of their tables takes."""
         tables, payload = batch.column(TABLE), batch.column(PAYLOAD)
         for table in filter(self._names_columns, tables.unique().drop_null().to_pylist()):
-            ranges = known.ranges(table, self._deadline)
-            columns = known.columns(table, False, self._deadline) if ranges is not None else ()
+            ranges = known_columns.ranges(table, self._deadline)
+            columns = known_columns.columns(table, False, self._deadline) if ranges is not None else ()
             kind = next((column.type for column in columns if ranges and column.name == ranges.column), None)
             if ranges is None or kind is None:
                 continue

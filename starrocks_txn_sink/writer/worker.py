@@ -149,13 +149,13 @@ class ResourceCache:
     def close(self) -> None:
         """Close the resources that no task uses."""
         with self._lock:
-            unused = self._surplus(most=0)
+            unused = self._surplus(limit=0)
         _close(unused)
 
-    def _surplus(self, most: int = _MAX_CACHED) -> list[_CachedResources]:
-        """Remove and return the resources above `most`, the longest unused first; never resources in use."""
+    def _surplus(self, limit: int = _MAX_CACHED) -> list[_CachedResources]:
+        """Remove and return the resources above `limit`, the longest unused first; never resources in use."""
         idle = [key for key, cached in self._kept.items() if not cached.users]
-        count = len(self._kept) - most
+        count = len(self._kept) - limit
         return [self._kept.pop(key) for key in idle[: max(0, count)]]
 
 

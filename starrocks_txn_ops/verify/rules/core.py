@@ -187,7 +187,7 @@ def digits_for(rows: int) -> int:
 
 def spans(
     boundary: Callable[[str | None, int], str | None],
-    after: Callable[[str], str | None],
+    next_start: Callable[[str], str | None],
     count: Callable[[KeyRange], int],
     rows: int = RANGE_ROWS,
     *,
@@ -195,8 +195,8 @@ def spans(
 ) -> Iterator[KeyRange]:
     """The ranges of a table, each of about `rows` rows; together they have every possible key from `low` on.
 
-    `boundary` gives the key that is so many rows behind another, `after` the next one; None at the end. A key value
-    with more rows than a range has one of its own, whose size `count` says.
+    `boundary` gives the key that is so many rows behind another, `next_start` the next one; None at the end. A key
+    value with more rows than a range has one of its own, whose size `count` says.
     """
     while True:
         high = boundary(low, rows)
@@ -205,7 +205,7 @@ def spans(
             return
         size = rows
         if high == low:  # all these rows have one value in the first column of the key
-            high = after(high)
+            high = next_start(high)
             size = count(KeyRange(low, high))
         yield KeyRange(low, high, size)
         if high is None:
@@ -333,28 +333,28 @@ def compare(
     verdict: Verdict,
     told: Callable[[KeyRange, int], None] = lambda _, __: None,
     pause: Callable[[int], None] = lambda _: None,
-    taken: Callable[[], bool] = lambda: False,
-    known: Collection[Key] = (),
+    is_taken: Callable[[], bool] = lambda: False,
+    keys: Collection[Key] = (),
 ) -> None:
     """Compare a table range by range; `told` hears each range that is done, with the suspects of it.
 
-    When ENOUGH keys are found, `taken` may take them out of the verdict, and says whether to go on with others; those
-    are counted alone otherwise. `known` keys are in the verdict already.
+    When ENOUGH keys are found, `is_taken` may take them out of the verdict, and says whether to go on with others;
+    those are counted alone otherwise. `keys` are in the verdict already.
     """
     waiting, goes_on = list[Key](), True
     for span in ranges:
-        found = 0
+        differences = 0
         for key in suspects(source, target, span, judge):
-            if key in known:
+            if key in keys:
                 continue
-            found += 1
-            if not goes_on or (verdict.full and not (goes_on := taken())):
+            differences += 1
+            if not goes_on or (verdict.full and not (goes_on := is_taken())):
                 verdict.passed_over(span.low)
                 continue
             waiting.append(key)
             if len(waiting) >= SUSPECTS:
                 _settle_all(waiting, look, judge, verdict, pause)
-        told(span, found)
+        told(span, differences)
     _settle_all(waiting, look, judge, verdict, pause)
 
 

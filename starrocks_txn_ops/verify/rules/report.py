@@ -87,11 +87,11 @@ class Report:
         return 2 if statuses & {UNSETTLED, NOT_COMPARED} or statuses == {SKIPPED} or not self.tables else 0
 
 
-def summary(report: Report, at: int) -> Verified:
+def summary(report: Report, time: int) -> Verified:
     """The result of all tables at a time (seconds since 1970), as the ledger keeps it; a repaired table is equal."""
     tables = Counter(table.status for table in report.tables)
     return Verified(
-        at,
+        time,
         tables[EQUAL] + tables[REPAIRED],
         tables[UNEQUAL],
         tables[UNSETTLED] + tables[NOT_COMPARED],
@@ -199,9 +199,9 @@ def plan_of(table: TableReport, *, keyed: bool) -> str:
     return f"{title}: write {counts[MISSING] + counts[DIFFERENT]} rows, delete {counts[EXTRA]}{rest}"
 
 
-def _keys(names: Sequence[str], keys: Sequence[Key], of: int) -> str:
+def _keys(names: Sequence[str], keys: Sequence[Key], count: int) -> str:
     shown = "; ".join(", ".join(f"{name}={part}" for name, part in zip(names, key, strict=True)) for key in keys)
-    return f"{shown} and {of - len(keys)} more" if of > len(keys) else shown
+    return f"{shown} and {count - len(keys)} more" if count > len(keys) else shown
 
 
 def _summary(report: Report) -> str:

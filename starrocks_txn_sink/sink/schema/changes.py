@@ -283,12 +283,12 @@ def add_missing(
         session.know_tables(_known_again(session.tables, connection, options, deadline), missing)
 
 
-def _filled(columns: Mapping[str, ColumnNeeds], before: Set[str]) -> str:
+def _filled(columns: Mapping[str, ColumnNeeds], earlier: Set[str]) -> str:
     """The names of the new columns that the source has filled in rows which it does not send again.
 
-    Those that the table had `before` were dropped with their values.
+    Those that the table had `earlier` were dropped with their values.
     """
-    return ", ".join(sorted(name for name, needs in columns.items() if needs.filled or name in before))
+    return ", ".join(sorted(name for name, needs in columns.items() if needs.filled or name in earlier))
 
 
 def _known_again(tables: Tables, connection: LeaderConnection, options: SinkOptions, deadline: Deadline) -> Tables:

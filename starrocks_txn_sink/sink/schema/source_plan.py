@@ -126,18 +126,18 @@ def plan_sources(
     declared: Mapping[str, TableOptions],
     layout_of: Callable[[str], TableLayout],
     rules: RuleSet = NO_RULES,
-    further: Collection[str] = (),
+    extra_tables: Collection[str] = (),
 ) -> SourcePlan:
     """The plan for tables by name, each with the source's tables whose rows it gets.
 
     `columns` and `models` have the columns of tables that exist, and what information_schema calls their models.
     `declared` has keys and types that win over the source's; `layout_of` a new table is asked by its name. The columns
-    follow the `rules`; a rule for one of the `further` tables, too, may name a column of that one. Raises InputError
+    follow the `rules`; a rule for one of the `extra_tables`, too, may name a column of that one. Raises InputError
     for a name that no statement can hold.
     """
     plan = SourcePlan()
     names = {name: _source_names(name, of_table, columns.get(name, ()), rules) for name, of_table in sources.items()}
-    unmatched = [*rules.unmatched(names, at_source=True, further=further)]
+    unmatched = [*rules.unmatched(names, at_source=True, extra_tables=extra_tables)]
     plan.refusals += [Refusal(rule.tables[0], rule.reason, rule.ways) for rule in unmatched if rule.near]
     for name, of_table in sources.items():
         wanted_table, refusals = _wanted(name, of_table, declared.get(name, TableOptions()), rules)

@@ -161,7 +161,7 @@ def named_by_rows(reports: Iterable[LaneReport], compared: Names) -> dict[str, f
 def compare_columns(
     options: SinkOptions,
     names_by_table: Names,
-    before: Names = _NOTHING,
+    earlier: Names = _NOTHING,
     names_gone: Names = _NOTHING,
     told: dict[str, frozenset[str]] | None = None,
     *,
@@ -169,7 +169,7 @@ def compare_columns(
 ) -> list[Event] | None:
     """Compare the names in the JSON rows of a micro-batch with the tables' columns; None if the server does not answer.
 
-    Only names count that are new, or missing for the first time: `before`: those of earlier rows, `names_gone` those
+    Only names count that are new, or missing for the first time: `earlier`: those of earlier rows, `names_gone` those
     that were missing before. With `again` all names count, but those without a column that were `told` before: a column
     may have been dropped. What is unknown is added to `told`.
 
@@ -179,13 +179,13 @@ def compare_columns(
     the server. Without `query_url` there are no events.
     """
     nothing: frozenset[str] = frozenset()
-    new = {table: names - before.get(table, nothing) for table, names in names_by_table.items()}
+    new = {table: names - earlier.get(table, nothing) for table, names in names_by_table.items()}
     names_lost = {
-        table: before.get(table, nothing) - names - names_gone.get(table, nothing)
+        table: earlier.get(table, nothing) - names - names_gone.get(table, nothing)
         for table, names in names_by_table.items()
     }
     tables_to_compare = sorted(
-        table for table in names_by_table if again or table not in before or new[table] or names_lost[table]
+        table for table in names_by_table if again or table not in earlier or new[table] or names_lost[table]
     )
     if not tables_to_compare or options.query_url is None:
         return []
@@ -202,7 +202,7 @@ def compare_columns(
         unknown = (names_by_table[table] if again else new[table]) - {column.name for column in columns} - told_names
         if told is not None:
             told[table] = told_names | unknown
-        unnamed = _unnamed(names_by_table[table], columns) if table not in before else []
+        unnamed = _unnamed(names_by_table[table], columns) if table not in earlier else []
         events.append(_unmatched(table, sorted(unknown), unnamed, waiting=waiting))
         vanished = [column.name for column in columns if column.name in names_lost[table]]
         partial_rows = options.load_headers(table).get("partial_update", "").lower() == "true"

@@ -134,22 +134,22 @@ class _SchemaReader:
         if size.values > _MOST_VALUES:
             raise ValueError(f"it has more than {_MOST_VALUES:,} values where each type stands for its parts")
 
-    def _size(self, number: int, known: dict[int, _Size]) -> _Size:
-        """The size of a type; one that refers to itself counts once. `known` has those of the types met before."""
+    def _size(self, number: int, sizes: dict[int, _Size]) -> _Size:
+        """The size of a type; one that refers to itself counts once. `sizes` has those of the types met before."""
         type = self.types[number]
         parts = type.kind in (AvroKind.RECORD, AvroKind.UNION, AvroKind.ARRAY, AvroKind.MAP)
         key = type.first if parts and type.count else -number - 1  # a reference to a type has the same parts
-        if key not in known:
-            known[key] = _Size(1, False, False)  # met again in itself: behind an array or a union, which take bytes
-            inner = [self._size(type.first + place, known) for place in range(type.count)] if parts else []
-            known[key] = _Size(
+        if key not in sizes:
+            sizes[key] = _Size(1, False, False)  # met again in itself: behind an array or a union, which take bytes
+            inner = [self._size(type.first + place, sizes) for place in range(type.count)] if parts else []
+            sizes[key] = _Size(
                 1 + sum(part.values for part in inner),
                 type.kind is AvroKind.NULL
                 or (type.kind is AvroKind.FIXED and not type.count)
                 or (type.kind is AvroKind.RECORD and all(part.is_empty for part in inner)),
                 any(part.has_empty_items for part in inner) or (type.kind is AvroKind.ARRAY and inner[0].is_empty),
             )
-        return known[key]
+        return sizes[key]
 
     def types_of_last(self) -> list[Type]:
         """The types with that of the last schema as number 0; the others keep their numbers."""

@@ -287,11 +287,11 @@ def columns_of(schema: str, keys: tuple[str, ...] = ()) -> tuple[SourceColumn, .
         ) from None
 
 
-def key_names(key: bytes | None, of: str = "") -> tuple[str, ...]:
-    """The names in a message's key, none without a key; InputError for a key `of` a table that is no object of JSON."""
+def key_names(key: bytes | None, owner: str = "") -> tuple[str, ...]:
+    """The names in a message's key, none without a key; InputError, with the `owner`, for one that is no object."""
     if key is None or key.strip() == b"null":
         return ()
-    document = document_of(key, f"A key{of}")
+    document = document_of(key, f"A key{owner}")
     if document.keys() != {"schema", "payload"}:
         return tuple(document)
     schema, payload = document["schema"], document["payload"]
@@ -299,7 +299,7 @@ def key_names(key: bytes | None, of: str = "") -> tuple[str, ...]:
     try:
         return tuple(str(field["field"]) for field in fields or ()) or tuple((payload or {}).keys())
     except (TypeError, KeyError, AttributeError):
-        raise InputError(f"A key{of} is a single value, without a name.", hint=_ONE_VALUE_HINT) from None
+        raise InputError(f"A key{owner} is a single value, without a name.", hint=_ONE_VALUE_HINT) from None
 
 
 def document_of(text: bytes, description: str) -> dict[str, Any]:

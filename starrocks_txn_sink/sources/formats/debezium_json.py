@@ -197,25 +197,25 @@ class _RowTexts:
         return None
 
 
-def _cut_rows(text: str, at: int) -> tuple[str | None, str | None] | None:
-    """`before` and `after` of the object at `at`; None unless they are its first two members and come only once."""
-    is_ambiguous = text.count('"before"', at) != 1 or text.count('"after"', at) != 1
+def _cut_rows(text: str, start: int) -> tuple[str | None, str | None] | None:
+    """`before` and `after` of the object at `start`; None unless they are its first two members and come only once."""
+    is_ambiguous = text.count('"before"', start) != 1 or text.count('"after"', start) != 1
     if (
-        is_ambiguous or not text.startswith(_FIRST, at) or text.find("\\u", at) >= 0
+        is_ambiguous or not text.startswith(_FIRST, start) or text.find("\\u", start) >= 0
     ):  # a name may be spelled with escapes
         return None
-    before, end = _row_at(text, at + len(_FIRST))
+    before, end = _row_at(text, start + len(_FIRST))
     if not end or not text.startswith(_SECOND, end):
         return None
     after, end = _row_at(text, end + len(_SECOND))
     return (before, after) if end else None
 
 
-def _row_at(text: str, at: int) -> tuple[str | None, int]:
-    """The text of the object at `at`, or None for null, and the end of it; the end is 0 for any other value."""
-    if text.startswith("null", at):
-        return None, at + 4
-    if not text.startswith("{", at):
+def _row_at(text: str, start: int) -> tuple[str | None, int]:
+    """The text of the object at `start`, or None for null, and the end of it; the end is 0 for any other value."""
+    if text.startswith("null", start):
+        return None, start + 4
+    if not text.startswith("{", start):
         return None, 0
-    _, end = value_at(text, at)
-    return text[at:end], end
+    _, end = value_at(text, start)
+    return text[start:end], end

@@ -365,8 +365,8 @@ def _wire_of(part: Field) -> int:
     return _SIZED if part.kind >= ProtoKind.STRING else _EIGHT if part.kind >= ProtoKind.FIXED64 else _FOUR
 
 
-def _within(number: int, least: int, beyond: int) -> int:
-    if not least <= number < beyond:
+def _within(number: int, minimum: int, beyond: int) -> int:
+    if not minimum <= number < beyond:
         raise ValueError(number)
     return number
 

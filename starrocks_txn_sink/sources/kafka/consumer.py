@@ -72,8 +72,8 @@ class Consumer(Protocol):
     def leave(self, partitions: Iterable[KafkaPartition]) -> None:
         """Stop reading these partitions, and drop their fetched messages."""
 
-    def poll(self, most: int, seconds: float, keys: bool, headers: bool) -> tuple[Rows, list[Problem]]:
-        """Wait up to `seconds` for up to `most` messages."""
+    def poll(self, limit: int, seconds: float, keys: bool, headers: bool) -> tuple[Rows, list[Problem]]:
+        """Wait up to `seconds` for up to `limit` messages."""
 
     def close(self) -> None:
         """Leave the brokers, and end the client's threads. Called once, and last."""
@@ -110,9 +110,9 @@ class ObjectConsumer:
         """Stop reading these partitions; raises KafkaException for one that is not assigned."""
         self._client.incremental_unassign([TopicPartition(*place) for place in partitions])
 
-    def poll(self, most: int, seconds: float, keys: bool, headers: bool) -> tuple[Rows, list[Problem]]:
-        """Wait up to `seconds` for up to `most` messages; errors among them are Problems, and no rows."""
-        messages = self._client.consume(most, timeout=seconds)
+    def poll(self, limit: int, seconds: float, keys: bool, headers: bool) -> tuple[Rows, list[Problem]]:
+        """Wait up to `seconds` for up to `limit` messages; errors among them are Problems, and no rows."""
+        messages = self._client.consume(limit, timeout=seconds)
         problems: list[Problem] = []
         if any(map(_ERROR, messages)):
             places = [place for place, message in enumerate(messages) if message.error() is not None]
@@ -237,14 +237,14 @@ class NativeConsumer:
             self._lib.rd_kafka_error_destroy(fault)
             _check(code)
 
-    def poll(self, most: int, seconds: float, keys: bool, headers: bool) -> tuple[Rows, list[Problem]]:
-        """Wait up to `seconds` for up to `most` messages; errors among them are Problems, and no rows.
+    def poll(self, limit: int, seconds: float, keys: bool, headers: bool) -> tuple[Rows, list[Problem]]:
+        """Wait up to `seconds` for up to `limit` messages; errors among them are Problems, and no rows.
 
         Raises SourceDamaged for headers that cannot be read.
         """
-        pointers = np.empty(most, dtype=np.uintp)
+        pointers = np.empty(limit, dtype=np.uintp)
         milliseconds = round(1000 * seconds)
-        count = self._lib.rd_kafka_consume_batch_queue(self._queue, milliseconds, pointers.ctypes.data, most)
+        count = self._lib.rd_kafka_consume_batch_queue(self._queue, milliseconds, pointers.ctypes.data, limit)
         messages = Messages(pointers[: max(count, 0)])
         try:
             columns = messages.columns(self._lib.rd_kafka_message_timestamp, keys)

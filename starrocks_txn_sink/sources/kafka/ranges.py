@@ -173,13 +173,13 @@ _FIELDS: Final[Mapping[str, Callable[[Rows, OffsetRanges, pa.Array], pa.Array]]]
 
 
 def spread(
-    ranges: Mapping[KafkaPartition, tuple[int, int]], parts: int, least: int = 1
+    ranges: Mapping[KafkaPartition, tuple[int, int]], parts: int, minimum: int = 1
 ) -> list[dict[KafkaPartition, tuple[int, int]]]:
     """The ranges in at most `parts` groups of about as many offsets; none is cut, and no group is empty.
 
-    There are several groups only if each could have `least` offsets.
+    There are several groups only if each could have `minimum` offsets.
     """
-    enough = max(1, sum(end - start for start, end in ranges.values()) // least)
+    enough = max(1, sum(end - start for start, end in ranges.values()) // minimum)
     groups: list[dict[KafkaPartition, tuple[int, int]]] = [{} for _ in range(min(parts, enough, len(ranges)))]
     sizes = [0] * len(groups)
     for partition, (start, end) in sorted(ranges.items(), key=lambda item: item[1][0] - item[1][1]):

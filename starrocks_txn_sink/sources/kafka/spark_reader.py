@@ -108,7 +108,7 @@ def kafka_options(bootstrap_servers: str | None = None, **options: str | int) ->
     settings = {_SERVERS: bootstrap_servers, **options} if bootstrap_servers is not None else options
     texts = {name: _text(name, value) for name, value in settings.items()}
     own = {name.lower(): text for name, text in texts.items()}
-    _check(own, twice=len(own) < len(texts) or (bootstrap_servers is not None and _SERVERS in options))
+    _check(own, is_twice=len(own) < len(texts) or (bootstrap_servers is not None and _SERVERS in options))
     if _PATTERN in own:
         refuse_wrong_pattern(own[_PATTERN], "subscribePattern")
     patterns = {name: f"^(?:{text})$" for name, text in texts.items() if name.lower() == _PATTERN}
@@ -125,8 +125,8 @@ def _text(name: str, value: object) -> str:
     return str(value)
 
 
-def _check(own: Mapping[str, str], *, twice: bool) -> None:
-    """Raise OptionError for the options `own` (lower-case names); `twice`: an option was given twice."""
+def _check(own: Mapping[str, str], *, is_twice: bool) -> None:
+    """Raise OptionError for the options `own` (lower-case names); `is_twice`: an option was given twice."""
     unknown = sorted(name for name in own if not name.startswith(_PREFIX) and name not in _NAMES)
     if unknown:
         raise OptionError(
@@ -135,7 +135,7 @@ def _check(own: Mapping[str, str], *, twice: bool) -> None:
             '**{"kafka.security.protocol": "SSL"}. Add an option of a newer Spark with .option(…).',
             option=unknown[0],
         )
-    if twice:
+    if is_twice:
         raise OptionError("An option is given twice.", hint="Case does not count in the names of Spark's options.")
     if not own.get(_SERVERS, "").strip():
         raise OptionError(
@@ -424,11 +424,11 @@ class KafkaSource:
         config = client_config(dict(first.executorKafkaParams())) if balanced is None else balanced.lane_config
         return cls(query, stream, config, names, EVENT_TIME in columns, balanced)
 
-    def plan(self, frame: DataFrame, lanes: int, least: int = 1, *, topic_names: bool = False) -> PlannedRanges:
+    def plan(self, frame: DataFrame, lanes: int, minimum: int = 1, *, topic_names: bool = False) -> PlannedRanges:
         """The micro-batch's offsets, as at most `lanes` groups of whole source partitions.
 
-        There are several groups only if each could have `least` offsets. With `topic_names` source partitions are named
-        by topic and partition. Raises OptionError.
+        There are several groups only if each could have `minimum` offsets. With `topic_names` source partitions are
+        named by topic and partition. Raises OptionError.
         """
         ranges_module = _require_client()
         rows = analyzed_plan(frame)
@@ -451,7 +451,7 @@ class KafkaSource:
         elif new:
             first_of_new |= first_offsets(part.offsetRange() for part in items(scan.inputPartitions()))
         ranges = planned_ranges(start, end, first_of_new)
-        groups = ranges_module.spread(ranges, lanes, least)
+        groups = ranges_module.spread(ranges, lanes, minimum)
         with_keys = not {KEY, MESSAGE_KEY}.isdisjoint(self.columns)
         lane_ranges = [
             ranges_module.OffsetRanges(

@@ -34,9 +34,9 @@ def ask_ids(config: Mapping[str, Any], topics: set[str]) -> dict[str, str]:
         return {}
 
 
-def refuse_new_topics(before: Mapping[str, str], now: Mapping[str, str]) -> None:
-    """Raise SourceChanged for a topic whose id is another one than `before`."""
-    changed = sorted(name for name in before.keys() & now.keys() if before[name] != now[name])
+def refuse_new_topics(earlier: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """Raise SourceChanged for a topic whose id is another one than `earlier`."""
+    changed = sorted(name for name in earlier.keys() & now.keys() if earlier[name] != now[name])
     if changed:
         raise SourceChanged(
             "A topic was deleted and made again since the query has read it: the checkpoint's offsets are those of the "
@@ -44,7 +44,7 @@ def refuse_new_topics(before: Mapping[str, str], now: Mapping[str, str]) -> None
             hint="To read the new topic from its start, give the query another `job` and a new checkpoint (for sync "
             "`job` and `checkpoint` in its file).",
             topic=changed[0],
-            id_before=before[changed[0]],
+            id_before=earlier[changed[0]],
             id_now=now[changed[0]],
         )
 
@@ -61,12 +61,12 @@ class TopicIds:
         return min(self._next.values(), default=-inf) <= now
 
     def check(
-        self, topics: set[str], before: Mapping[str, str], ask: Callable[[set[str]], dict[str, str]], now: float
+        self, topics: set[str], earlier: Mapping[str, str], ask: Callable[[set[str]], dict[str, str]], now: float
     ) -> None:
-        """Raise SourceChanged for a topic of `topics` whose id is another one than `before`, or earlier in this run."""
+        """Raise SourceChanged for a topic of `topics` whose id differs from `earlier`, or from that of this run."""
         due_topics = {topic for topic in topics if self._next.get(topic, -inf) <= now}
         if due_topics:
             ids = ask(due_topics)
-            refuse_new_topics({**before, **self.known}, ids)
+            refuse_new_topics({**earlier, **self.known}, ids)
             self.known |= ids
             self._next |= {topic: now + ASKED_AGAIN if topic in self.known else inf for topic in due_topics}

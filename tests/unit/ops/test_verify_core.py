@@ -302,7 +302,7 @@ def test_all_differences_are_taken_in_parts_of_bounded_size(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(core, "ENOUGH", most)
         patch.setattr(core, "SUSPECTS", 2)
-        core.compare(ours, theirs, ranges, _still(ours, theirs), judge, verdict, taken=taken)
+        core.compare(ours, theirs, ranges, _still(ours, theirs), judge, verdict, is_taken=taken)
     taken()
     found = [key for part in parts for key in part]
     assert sorted(found) == sorted(key for key in {*source, *target} if _sorted(source, key) != _sorted(target, key))
@@ -324,7 +324,7 @@ def test_the_rest_begins_where_nothing_was_looked_at_again(source: Table, target
     if verdict.uncounted:  # not one of the others is lost, and none of these comes twice
         low, again = verdict.rest, Verdict(0)
         ranges = [*core.spans(ours.boundary, ours.after, ours.count_of, rows, low=low)]
-        core.compare(ours, theirs, ranges, _still(ours, theirs), EXACT, again, known=known)
+        core.compare(ours, theirs, ranges, _still(ours, theirs), EXACT, again, keys=known)
         assert sorted(again.found) == sorted(different - found)
 
 
@@ -338,7 +338,7 @@ def test_nothing_more_is_taken_once_a_repair_does_not_go_forward(monkeypatch: py
         verdict.take()
         return answers.pop(0)
 
-    core.compare(ours, theirs, [KeyRange(rows=100)], _still(ours, theirs), EXACT, verdict, taken=taken)
+    core.compare(ours, theirs, [KeyRange(rows=100)], _still(ours, theirs), EXACT, verdict, is_taken=taken)
     assert (verdict.different, verdict.uncounted, answers) == (30, 70, [])
 
 
