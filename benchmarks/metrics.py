@@ -26,7 +26,7 @@ import pyarrow as pa
 from benchmarks.family import Family
 from starrocks_txn_sink import telemetry
 from starrocks_txn_sink.clock import Deadline
-from starrocks_txn_sink.coordinator.coordinator import LaneShare
+from starrocks_txn_sink.coordinator.model import LaneShare
 from starrocks_txn_sink.metrics import MetricsServer
 from starrocks_txn_sink.metrics.state import dashboard_state
 from starrocks_txn_sink.options import SinkOptions

@@ -15,8 +15,8 @@ from starrocks_txn_ops import command_line
 from starrocks_txn_ops.ledger_reader import LedgerReader
 from starrocks_txn_ops.own_loads import carry_out, coordinator_of, primary_keys, table_loads
 from starrocks_txn_sink.clock import Deadline, SystemClock
-from starrocks_txn_sink.coordinator.coordinator import LaneShare, LanesResult, perform_all
-from starrocks_txn_sink.coordinator.model import SEPARATOR, Receipt
+from starrocks_txn_sink.coordinator.coordinator import LanesResult, perform_all
+from starrocks_txn_sink.coordinator.model import SEPARATOR, LaneShare, Receipt
 from starrocks_txn_sink.coordinator.ownership import ReplayOwnership
 from starrocks_txn_sink.errors import InputError, QueryRefused, RowsRejected, StarRocksSinkError, UnfitValue
 from starrocks_txn_sink.http import HttpTransport

@@ -11,8 +11,8 @@ from functools import partial
 
 from starrocks_txn_ops.own_loads import carry_out, coordinator_of, primary_keys, table_loads
 from starrocks_txn_sink.clock import Clock, Deadline
-from starrocks_txn_sink.coordinator.coordinator import LaneShare, LanesResult, perform_all
-from starrocks_txn_sink.coordinator.model import Receipt
+from starrocks_txn_sink.coordinator.coordinator import LanesResult, perform_all
+from starrocks_txn_sink.coordinator.model import LaneShare, Receipt
 from starrocks_txn_sink.coordinator.ownership import ReplayOwnership
 from starrocks_txn_sink.errors import Fenced, QueryRefused, StarRocksSinkError
 from starrocks_txn_sink.http import HttpTransport

@@ -35,9 +35,10 @@ from typing import Any, TypeVar
 
 from starrocks_txn_sink.clock import Clock, Deadline
 from starrocks_txn_sink.coordinator import model
+from starrocks_txn_sink.coordinator.model import LaneShare
 from starrocks_txn_sink.coordinator.ownership import EntriesBuilder, LabelContents
 from starrocks_txn_sink.coordinator.quarantine import EVERYTHING, Cut, DeadLetter, Part, Quarantine
-from starrocks_txn_sink.coordinator.table_room import Crowded, TableRoom, TableRooms, TablesAhead
+from starrocks_txn_sink.coordinator.table_room import Crowded, TableRoom, TableRooms
 from starrocks_txn_sink.errors import (
     DeadlineExceeded,
     InputError,
@@ -64,27 +65,6 @@ LANE = "all"
 MOST_REPEATS = 3
 """Labels in a row that a task which ended early may cost. One or two are an executor that was lost, or taken away; more
 are a row or a limit of memory that the next label meets again."""
-
-
-@dataclass(frozen=True, slots=True)
-class LaneShare:
-    """What one lane has loaded under the label, and all source partitions that it has met.
-
-    For rows without positions `rows` is their number, and `sum` the sum of their hashes (`rows.unpositioned`). A lane
-    that has `stopped` has more rows, for the next round. For a quarantine, `cuts` has positions at which source
-    transactions of this share end that may have bad rows, by source partition: all of them, or some that are spread
-    evenly, and the last one. `left` has the tables of source transactions that have no room under the label.
-    `set_aside` says why the lane itself has set the first source transaction aside; "" if it has none.
-    """
-
-    loaded: tuple[model.Receipt, ...] = ()
-    partitions: tuple[str, ...] = ()
-    rows: int = 0
-    sum: int = 0
-    stopped: bool = False
-    cuts: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    left: TablesAhead = field(default_factory=dict)
-    set_aside: str = ""
 
 
 @dataclass(frozen=True, slots=True)

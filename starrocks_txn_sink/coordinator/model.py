@@ -296,6 +296,31 @@ class RegionCount:
 _SPANS_NAMED = 5
 
 
+TablesAhead = Mapping[str, Sequence[Sequence[str]]]
+"""By source partition the tables of its next source transactions, in order: those that each one has first."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneShare:
+    """What one lane has loaded under the label, and all source partitions that it has met.
+
+    For rows without positions `rows` is their number, and `sum` the sum of their hashes (`rows.unpositioned`). A lane
+    that has `stopped` has more rows, for the next round. For a quarantine, `cuts` has positions at which source
+    transactions of this share end that may have bad rows, by source partition: all of them, or some that are spread
+    evenly, and the last one. `left` has the tables of source transactions that have no room under the label.
+    `set_aside` says why the lane itself has set the first source transaction aside; "" if it has none.
+    """
+
+    loaded: tuple[Receipt, ...] = ()
+    partitions: tuple[str, ...] = ()
+    rows: int = 0
+    sum: int = 0
+    stopped: bool = False
+    cuts: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    left: TablesAhead = field(default_factory=dict)
+    set_aside: str = ""
+
+
 def name_spans(spans: Sequence[PositionSpan]) -> str:
     """The first source partitions with their positions, and how many more there are."""
     texts = [f"{span.partition} {span.first} to {span.last}" for span in spans[:_SPANS_NAMED]]

@@ -22,13 +22,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
+from starrocks_txn_sink.coordinator.model import LaneShare
 from starrocks_txn_sink.errors import RowsRejected, advise
 from starrocks_txn_sink.protocol.refusals import UNSAID
-
-if TYPE_CHECKING:
-    from starrocks_txn_sink.coordinator.coordinator import LaneShare
 
 Cut = tuple[str, int]
 """A source partition, and a position at which a source transaction ends."""

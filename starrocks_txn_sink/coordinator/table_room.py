@@ -15,15 +15,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from starrocks_txn_sink.coordinator.model import LaneShare, TablesAhead
 from starrocks_txn_sink.errors import ThreadsHeld, TooManyTables
-
-if TYPE_CHECKING:
-    from starrocks_txn_sink.coordinator.coordinator import LaneShare
-
-TablesAhead = Mapping[str, Sequence[Sequence[str]]]
-"""By source partition the tables of its next source transactions, in order: those that each one has first."""
 
 MOST_PARTITIONS: Final = 100
 """Source partitions of whose tables a lane tells: enough to choose a room, and few enough for a message."""

@@ -16,8 +16,8 @@ from pyspark.sql import types as T
 from starrocks_txn_sink.assembler.rules.by_rules import RowRules
 from starrocks_txn_sink.assembler.rules.spill import Manifest
 from starrocks_txn_sink.clock import Clock, SystemClock
-from starrocks_txn_sink.coordinator.coordinator import LaneShare, join_missing
-from starrocks_txn_sink.coordinator.model import Receipt
+from starrocks_txn_sink.coordinator.coordinator import join_missing
+from starrocks_txn_sink.coordinator.model import LaneShare, Receipt
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS

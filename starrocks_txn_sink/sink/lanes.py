@@ -19,13 +19,12 @@ from starrocks_txn_sink.clock import Clock, Deadline
 from starrocks_txn_sink.coordinator import coordinator as orders
 from starrocks_txn_sink.coordinator.coordinator import (
     LaneFailure,
-    LaneShare,
     LanesResult,
     RoundLimits,
     SharedTransactionCoordinator,
     claim_of,
 )
-from starrocks_txn_sink.coordinator.model import CommitAction, MissingColumns, PositionSpan, Receipt
+from starrocks_txn_sink.coordinator.model import CommitAction, LaneShare, MissingColumns, PositionSpan, Receipt
 from starrocks_txn_sink.coordinator.ownership import EntriesBuilder, Ownership, log_entries
 from starrocks_txn_sink.coordinator.quarantine import Quarantine
 from starrocks_txn_sink.coordinator.table_room import GUESS, TableRooms

@@ -25,7 +25,8 @@ import pyarrow as pa
 from pyspark.sql import types as T
 
 from starrocks_txn_sink.clock import Deadline, SystemClock, microseconds
-from starrocks_txn_sink.coordinator.coordinator import LANE, LaneShare, claim_of, roll_back
+from starrocks_txn_sink.coordinator.coordinator import LANE, claim_of, roll_back
+from starrocks_txn_sink.coordinator.model import LaneShare
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options import Delivery, SchemaChanges, SinkOptions
 from starrocks_txn_sink.options.combinations import Feature, default_phrases, refuse_conflicts

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from starrocks_txn_sink.coordinator.coordinator import LaneShare
+from starrocks_txn_sink.coordinator.model import LaneShare
 from starrocks_txn_sink.errors import InputError, OptionError, SourceKeyChanged
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.table_rules import METADATA, SOURCE_TABLE, RuleSet, RulesOfTable

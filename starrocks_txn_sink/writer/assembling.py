@@ -30,8 +30,7 @@ from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
 from starrocks_txn_sink.assembler.rules.release import Assembler
 from starrocks_txn_sink.assembler.rules.spill import CarriedState, SpillStorage
 from starrocks_txn_sink.clock import Deadline
-from starrocks_txn_sink.coordinator.coordinator import LaneShare
-from starrocks_txn_sink.coordinator.model import ColumnNeeds, MissingColumns
+from starrocks_txn_sink.coordinator.model import ColumnNeeds, LaneShare, MissingColumns
 from starrocks_txn_sink.errors import InputError, SourceTransactionError, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions, TableOptions
 from starrocks_txn_sink.options.table_rules import METADATA, NO_RULES, RuleSet, RulesOfTable

@@ -25,9 +25,9 @@ import pyarrow as pa
 import starrocks_txn_sink.arrow_start  # noqa: F401 - first: other modules make arrays
 from starrocks_txn_sink import telemetry
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
-from starrocks_txn_sink.coordinator.coordinator import LaneShare, claim_of
+from starrocks_txn_sink.coordinator.coordinator import claim_of
 from starrocks_txn_sink.coordinator.lane import Lane
-from starrocks_txn_sink.coordinator.model import LaneLimits, PositionSpan, Receipt, Segment
+from starrocks_txn_sink.coordinator.model import LaneLimits, LaneShare, PositionSpan, Receipt, Segment
 from starrocks_txn_sink.coordinator.quarantine import Part
 from starrocks_txn_sink.coordinator.table_room import Crowded
 from starrocks_txn_sink.coordinator.write_buffer import WriteBuffer

@@ -37,8 +37,8 @@ import pyarrow as pa
 from starrocks_txn_sink import typed_json
 from starrocks_txn_sink.assembler.rules.model import Counters
 from starrocks_txn_sink.assembler.rules.spill import CarriedState, carried_fields, of_carried
-from starrocks_txn_sink.coordinator.coordinator import LaneShare, join_missing
-from starrocks_txn_sink.coordinator.model import MissingColumns, missing_of_words, words_of_missing
+from starrocks_txn_sink.coordinator.coordinator import join_missing
+from starrocks_txn_sink.coordinator.model import LaneShare, MissingColumns, missing_of_words, words_of_missing
 from starrocks_txn_sink.coordinator.quarantine import Cut, DeadLetter
 from starrocks_txn_sink.errors import StarRocksSinkError, add_note, class_of
 from starrocks_txn_sink.protocol.snapshots import Marks

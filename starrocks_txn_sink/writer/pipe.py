@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from starrocks_txn_sink.clock import Clock, Deadline
-from starrocks_txn_sink.coordinator.coordinator import LaneShare
-from starrocks_txn_sink.coordinator.model import Receipt
+from starrocks_txn_sink.coordinator.model import LaneShare, Receipt
 from starrocks_txn_sink.errors import StarRocksSinkError, TransactionTimedOut, Unordered
 from starrocks_txn_sink.options import SinkOptions, TableOptions
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS, ArrivalOrder

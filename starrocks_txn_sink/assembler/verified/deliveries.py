@@ -10,7 +10,7 @@ of its BEGIN (PostgreSQL). Otherwise rows between the two deliveries may still b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,12 +21,10 @@ from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.history import NOWHERE
 from starrocks_txn_sink.assembler.rules.intake import Indexes, Mask, same_values
 from starrocks_txn_sink.assembler.verified import intake as v
+from starrocks_txn_sink.assembler.verified.repeats import WithRows
 
 _CONTENT = (v.COLLECTION, model.OP)
 _PLACE = (*_CONTENT, model.POSITION)
-
-WithRows = Callable[[pa.Table], pa.Table]
-"""The events with their column `row`, which a lane keeps apart from the other columns."""
 
 
 def integer_column(events: pa.Table, column: str, null: int = NOWHERE) -> Indexes:

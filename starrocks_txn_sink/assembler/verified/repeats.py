@@ -7,9 +7,9 @@ cut lacks rows in front, but not this one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from zlib import crc32
 
 import numpy as np
@@ -24,8 +24,8 @@ from starrocks_txn_sink.assembler.verified.gtids import Mask, SeenGtids, by_serv
 from starrocks_txn_sink.errors import SourceChanged
 from starrocks_txn_sink.rows.metadata import without_time
 
-if TYPE_CHECKING:
-    from starrocks_txn_sink.assembler.verified.deliveries import WithRows
+WithRows = Callable[[pa.Table], pa.Table]
+"""The events with their column `row`, which a lane keeps apart from the other columns."""
 
 POSITIONS: Final = ""
 """The log of the transactions without a GTID: their place is their position."""

@@ -20,10 +20,10 @@ from starrocks_txn_sink.assembler.rules.history import NOWHERE, Kind
 from starrocks_txn_sink.assembler.rules.intake import Indexes, Mask
 from starrocks_txn_sink.assembler.rules.segments import concat_ranges
 from starrocks_txn_sink.assembler.verified import intake as v, repeats, tally
-from starrocks_txn_sink.assembler.verified.deliveries import WithRows, integer_column
+from starrocks_txn_sink.assembler.verified.deliveries import integer_column
 from starrocks_txn_sink.assembler.verified.gtids import has_gtid
 from starrocks_txn_sink.assembler.verified.intake import HeldBlob, VerifiedIntake, VerifiedState
-from starrocks_txn_sink.assembler.verified.repeats import Past, Placed, Settled
+from starrocks_txn_sink.assembler.verified.repeats import Past, Placed, Settled, WithRows
 from starrocks_txn_sink.assembler.verified.sources import begins
 from starrocks_txn_sink.assembler.verified.tally import Tally, TransactionClasses
 from starrocks_txn_sink.assembler.verified.units import LostUnit, Units, same_events

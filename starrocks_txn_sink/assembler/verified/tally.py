@@ -17,10 +17,10 @@ from starrocks_txn_sink.assembler.rules import history, model
 from starrocks_txn_sink.assembler.rules.history import NOWHERE, Kind
 from starrocks_txn_sink.assembler.rules.intake import Indexes, Mask
 from starrocks_txn_sink.assembler.verified import intake as v
-from starrocks_txn_sink.assembler.verified.deliveries import WithRows, integer_column, join_deliveries, same_rows
+from starrocks_txn_sink.assembler.verified.deliveries import integer_column, join_deliveries, same_rows
 from starrocks_txn_sink.assembler.verified.gtids import has_gtid
 from starrocks_txn_sink.assembler.verified.parts import parts
-from starrocks_txn_sink.assembler.verified.repeats import Past, Settled
+from starrocks_txn_sink.assembler.verified.repeats import Past, Settled, WithRows
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.intake import Indexes
 from starrocks_txn_sink.assembler.rules.release import with_transaction_columns
 from starrocks_txn_sink.assembler.verified import intake as v
-from starrocks_txn_sink.assembler.verified.deliveries import WithRows
+from starrocks_txn_sink.assembler.verified.repeats import WithRows
 
 DEAD_LETTER_SUFFIX: Final = "#quarantine"
 """Suffix of the source partition of dead letters. They need their own partition, because they number positions."""

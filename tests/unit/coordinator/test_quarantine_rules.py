@@ -13,10 +13,11 @@ from hypothesis import given, strategies as st
 
 from starrocks_txn_sink.clock import Deadline
 from starrocks_txn_sink.coordinator import coordinator as orders
-from starrocks_txn_sink.coordinator.coordinator import LaneShare, LanesResult, RoundLimits, SharedTransactionCoordinator
+from starrocks_txn_sink.coordinator.coordinator import LanesResult, RoundLimits, SharedTransactionCoordinator
 from starrocks_txn_sink.coordinator.model import (
     BeginAction,
     CommitAction,
+    LaneShare,
     PositionSpan,
     Receipt,
     RegionCount,

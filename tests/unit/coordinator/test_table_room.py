@@ -9,8 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from starrocks_txn_sink.clock import Deadline, SystemClock
-from starrocks_txn_sink.coordinator.coordinator import LaneShare
-from starrocks_txn_sink.coordinator.model import Receipt, RegionCount
+from starrocks_txn_sink.coordinator.model import LaneShare, Receipt, RegionCount
 from starrocks_txn_sink.coordinator.table_room import ScanThreads, TableRoom, TableRooms
 from starrocks_txn_sink.errors import TooManyTables
 from starrocks_txn_sink.sink.open_loads import OpenLoads

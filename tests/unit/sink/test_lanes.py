@@ -12,8 +12,16 @@ import pytest
 
 from starrocks_txn_sink import SinkOptions
 from starrocks_txn_sink.clock import Deadline, SystemClock
-from starrocks_txn_sink.coordinator.coordinator import LaneShare, claim_of
-from starrocks_txn_sink.coordinator.model import BeginAction, Chunk, LoadAction, PositionSpan, Receipt, RegionCount
+from starrocks_txn_sink.coordinator.coordinator import claim_of
+from starrocks_txn_sink.coordinator.model import (
+    BeginAction,
+    Chunk,
+    LaneShare,
+    LoadAction,
+    PositionSpan,
+    Receipt,
+    RegionCount,
+)
 from starrocks_txn_sink.errors import (
     DeadlineExceeded,
     InputError,

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import types as T
 
 from starrocks_emulator.server import Emulator
-from starrocks_txn_sink.coordinator.coordinator import LaneShare
+from starrocks_txn_sink.coordinator.model import LaneShare
 from starrocks_txn_sink.sink.plain_frames import LaneMessage, PlainFrameWriter
 from starrocks_txn_sink.writer.lane_try import SparkLane
 from starrocks_txn_sink.writer.messages import of_kind

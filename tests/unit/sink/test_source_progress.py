@@ -9,7 +9,7 @@ from starrocks_txn_sink.assembler.rules.spill import CarriedState
 from starrocks_txn_sink.assembler.verified.gtids import SeenGtids
 from starrocks_txn_sink.assembler.verified.intake import VerifiedState
 from starrocks_txn_sink.assembler.verified.repeats import Past, Settled
-from starrocks_txn_sink.coordinator.coordinator import LaneShare
+from starrocks_txn_sink.coordinator.model import LaneShare
 from starrocks_txn_sink.protocol.snapshots import MORE, ONE, OVER, READING, SPREAD, whole
 from starrocks_txn_sink.protocol.source_places import BINLOG, GIVEN_UP, LSN
 from starrocks_txn_sink.sink.source_progress import SnapshotProgress, SourcePlaces, SourceProgress

@@ -13,7 +13,8 @@ from starrocks_txn_sink.assembler.rules.incremental import IncrementalAssembler
 from starrocks_txn_sink.assembler.rules.model import Policy
 from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
 from starrocks_txn_sink.clock import Deadline
-from starrocks_txn_sink.coordinator.coordinator import LaneShare, LanesResult, judge
+from starrocks_txn_sink.coordinator.coordinator import LanesResult, judge
+from starrocks_txn_sink.coordinator.model import LaneShare
 from starrocks_txn_sink.errors import DeadlineExceeded, TransactionTimedOut, Unordered
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS

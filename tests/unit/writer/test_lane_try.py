@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from starrocks_txn_sink.clock import Deadline, SystemClock
-from starrocks_txn_sink.coordinator.coordinator import LaneShare, claim_of
-from starrocks_txn_sink.coordinator.model import PositionSpan, Receipt, RegionCount, RegionRows
+from starrocks_txn_sink.coordinator.coordinator import claim_of
+from starrocks_txn_sink.coordinator.model import LaneShare, PositionSpan, Receipt, RegionCount, RegionRows
 from starrocks_txn_sink.coordinator.quarantine import DeadLetter, Part
 from starrocks_txn_sink.errors import LoadFailed, StarRocksSinkError, TaskRepeated, TooManyTransactions, notes_of
 from starrocks_txn_sink.options import SinkOptions

@@ -12,8 +12,7 @@ from hypothesis import given, strategies as st
 
 from starrocks_txn_sink.assembler.rules.model import AssemblerState, Counters
 from starrocks_txn_sink.assembler.rules.spill import BlobPlace, CarriedState
-from starrocks_txn_sink.coordinator.coordinator import LaneShare
-from starrocks_txn_sink.coordinator.model import ColumnNeeds, PositionSpan, Receipt, RegionCount
+from starrocks_txn_sink.coordinator.model import ColumnNeeds, LaneShare, PositionSpan, Receipt, RegionCount
 from starrocks_txn_sink.errors import LoadFailed, add_note, notes_of
 from starrocks_txn_sink.events import EVENTS
 from starrocks_txn_sink.rows.segments import Skip

@@ -16,7 +16,7 @@ from starrocks_txn_sink.assembler.rules.spill import CarriedState, SpillStorage
 from starrocks_txn_sink.assembler.verified.intake import VerifiedState
 from starrocks_txn_sink.assembler.verified.lane import VerifiedLane
 from starrocks_txn_sink.assembler.verified.rules import VerifiedPolicy
-from starrocks_txn_sink.coordinator.coordinator import LaneShare
+from starrocks_txn_sink.coordinator.model import LaneShare
 from starrocks_txn_sink.errors import InputError, OptionError, Unordered
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS
 from starrocks_txn_sink.rows.columns import UNCHANGED

@@ -18,7 +18,7 @@ from starrocks_txn_sink.assembler.rules.model import Policy
 from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
 from starrocks_txn_sink.assembler.verified import lane as verified
 from starrocks_txn_sink.clock import Deadline, SystemClock
-from starrocks_txn_sink.coordinator.coordinator import LaneShare
+from starrocks_txn_sink.coordinator.model import LaneShare
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.options.without_effect import WITHOUT_EFFECT, Circumstance
 from starrocks_txn_sink.protocol.label import Label, begin, run
