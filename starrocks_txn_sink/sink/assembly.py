@@ -93,9 +93,12 @@ class Assembly(ABC):
 
     @classmethod
     def look(cls, members: Mapping[str, Any], value: bytes, *, keyed: bool) -> Look | None:  # noqa: ARG003
-        """What a message shows, by its `value` and the members of its JSON; None for one that is not of the format.
+        """What a message shows; None for one that is not of the format.
 
-        Without JSON there are no members. `keyed`: the message has a key.
+        Args:
+            members: The members of its JSON; none without JSON.
+            value: Its value.
+            keyed: Whether it has a key.
         """
         return None
 
@@ -103,14 +106,27 @@ class Assembly(ABC):
     def described(cls, key: bytes | None, value: bytes) -> SourceTable | None:  # noqa: ARG003
         """The table that a message describes; None for one that is no change of a row of this format.
 
-        Raises InputError for a change that does not say its types.
+        Args:
+            key: The message's key.
+            value: Its value, as JSON where a registry has its schema.
+
+        Raises:
+            InputError: A change does not say its types, or the value is not one JSON object.
         """
         return None
 
     @classmethod
     @abstractmethod
     def of_words(cls, words: dict[str, Any], registry: Schemas | None) -> Self:
-        """The rules that options of a stream describe, whose frame Spark reads; raises OptionError."""
+        """The rules that options of a stream describe, whose frame Spark reads.
+
+        Args:
+            words: The arguments by their names, texts for the most part.
+            registry: The schema registry, if the stream has one.
+
+        Raises:
+            OptionError: A value cannot work.
+        """
 
     @property
     @abstractmethod
@@ -239,12 +255,10 @@ class TransactionAssembly(Assembly):
 
     @classmethod
     def look(cls, members: Mapping[str, Any], value: bytes, *, keyed: bool) -> Look | None:  # noqa: ARG003
-        """Each event names its transaction."""
         return Look(whole=True) if members.get("type") in _TXN_EVENTS and "txn_id" in members else None
 
     @classmethod
     def of_words(cls, words: dict[str, Any], registry: Schemas | None) -> Self:
-        """Those of TxnEvents in JSON, or in the registry's formats."""
         words, on_malformed = dict(words), words.get("on_malformed", "fail")
         words.pop("on_malformed", None)
         if "interleaved" in words:
@@ -302,7 +316,6 @@ class MessageAssembly(Assembly):
 
     @classmethod
     def of_words(cls, words: dict[str, Any], registry: Schemas | None) -> Self:
-        """See Assembly.of_words; `registry` is an argument of formats with schemas alone."""
         schemas = {"registry": registry} if registry is not None else {}
         return cls(**{**words, **schemas, "reader": "spark"})
 
@@ -310,8 +323,10 @@ class MessageAssembly(Assembly):
     def shown(cls, whole: int, single: int, *, marked: bool) -> str | None:  # noqa: ARG003
         """The setting `transactions` that messages show; None: they do not show it.
 
-        Of the messages `whole` have what whole source transactions need, and `single` ones lack it. `marked`: there is
-        a topic with the ends of transactions.
+        Args:
+            whole: The number of messages with what whole source transactions need.
+            single: The number of those that lack it.
+            marked: Whether there is a topic with the ends of transactions.
         """
         return "whole" if whole and not single else "none"
 
@@ -480,7 +495,6 @@ class DebeziumAssembly(MessageAssembly):
 
     @classmethod
     def look(cls, members: Mapping[str, Any], value: bytes, *, keyed: bool) -> Look | None:  # noqa: ARG003
-        """Changes and transaction markers."""
         source, operation = members.get("source"), members.get("op")
         if "op" not in members:
             return Look(whole=True) if "status" in members and "id" in members else None
@@ -494,13 +508,11 @@ class DebeziumAssembly(MessageAssembly):
 
     @classmethod
     def described(cls, key: bytes | None, value: bytes) -> SourceTable | None:
-        """By the converter's schema."""
         return table_of_message(key, value)
 
     @classmethod
     def shown(cls, whole: int, single: int, *, marked: bool) -> str | None:
-        """A snapshot shows nothing."""
-        if whole or marked:
+        if whole or marked:  # a snapshot shows neither
             return None if single and not whole else "whole"
         return "none" if single else None
 
@@ -627,7 +639,6 @@ class MaxwellAssembly(MessageAssembly):
 
     @classmethod
     def look(cls, members: Mapping[str, Any], value: bytes, *, keyed: bool) -> Look | None:  # noqa: ARG003
-        """Changes; a row has its number in the transaction, or the commit's mark."""
         if not is_maxwell(members):
             return None
         numbered = "xoffset" in members
@@ -636,7 +647,6 @@ class MaxwellAssembly(MessageAssembly):
 
     @classmethod
     def described(cls, key: bytes | None, value: bytes) -> SourceTable | None:  # noqa: ARG003
-        """No message says the types of its columns: InputError for a change."""
         document = document_of(value, "A value")
         if is_maxwell(document):
             raise InputError(
@@ -728,12 +738,10 @@ class CanalAssembly(MessageAssembly):
 
     @classmethod
     def look(cls, members: Mapping[str, Any], value: bytes, *, keyed: bool) -> Look | None:  # noqa: ARG003
-        """Changes, which do not say where their transaction ends."""
         return Look(f"{members['database']}.{members['table']}") if is_canal(members) else None
 
     @classmethod
     def described(cls, key: bytes | None, value: bytes) -> SourceTable | None:  # noqa: ARG003
-        """By the types of MySQL."""
         return canal_table(value)
 
     @property
