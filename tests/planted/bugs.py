@@ -254,4 +254,20 @@ BUGS = (
         "first = delivery.begin",
         "assembler/test_new_sources.py",
     ),
+    PlantedBug(
+        "order",
+        "two transactions of one id are told before what is in front of them",
+        "assembler/verified/rules.py",
+        "(foreign >= 0) & (sequence[foreign] < judgement.classes.upto)",
+        "foreign >= 0",
+        "assembler/test_new_sources.py",
+    ),
+    PlantedBug(
+        "order",
+        "a row younger than an END is of its delivery",
+        "assembler/verified/deliveries.py",
+        "if delivery.end < 0:\n            return delivery\n",
+        "if delivery:\n            return delivery\n",
+        "assembler/test_new_sources.py",
+    ),
 )

@@ -11,7 +11,7 @@ of its BEGIN (PostgreSQL). Otherwise rows between the two deliveries may still b
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -131,8 +131,9 @@ class _CutTransactions:
                 continue
             rows = np.concatenate([rows_before[:start], delivery.rows])
             if self._proves(delivery) and (np.diff(self.position[rows]) >= 0).all():
-                others = self._all_others(rows, deliveries, number)
-                return Joined(rows, delivery.end, complete, self._foreign(rows, deliveries[number + 1 :]), others)
+                later = [self._until_end(each) for each in deliveries[number + 1 :]]
+                others = self._all_others(rows, [delivery, *later])
+                return Joined(rows, delivery.end, complete, self._foreign(rows, later), others)
             rows_before = rows if len(rows) > len(rows_before) else rows_before
         return None
 
@@ -140,7 +141,8 @@ class _CutTransactions:
         """The first delivery that its END proves; nothing else is known to be of it."""
         for rest in deliveries:
             if self._proves(rest) and (np.diff(self.position[rest.rows]) >= 0).all():
-                return Joined(rest.rows, rest.end, others=self._all_others(rest.rows, deliveries, 0))
+                others = [each if each is rest else self._until_end(each) for each in deliveries]
+                return Joined(rest.rows, rest.end, others=self._all_others(rest.rows, others))
         return None
 
     def _foreign(self, rows: Indexes, later: list[_Delivery]) -> int:
@@ -162,22 +164,29 @@ class _CutTransactions:
         ours, theirs = np.repeat(later.rows[:1], len(rows)), rows
         return not len(ours) or bool(same_rows(self.events, ours, theirs, self.with_rows, _CONTENT).any())
 
-    def _all_others(self, rows: Indexes, deliveries: list[_Delivery], first: int) -> Indexes:
-        """`_others` of the deliveries from number `first` on.
+    def _until_end(self, delivery: _Delivery) -> _Delivery:
+        """The delivery without rows younger than its END, which are of a further one, whose BEGIN is still to be read."""
+        if delivery.end < 0:
+            return delivery
+        late = np.flatnonzero(self.timestamp[delivery.rows] > self.timestamp[delivery.end])
+        return replace(delivery, rows=delivery.rows[: late[0]], whole=False) if len(late) else delivery
+
+    def _all_others(self, rows: Indexes, deliveries: list[_Delivery]) -> Indexes:
+        """`_others` of the deliveries, the first of which may be the transaction's.
 
         One without an END is part of the next one that has one, and is judged with it.
         """
         others, judged = [deliveries[0].places[:0]], False
-        for delivery in reversed(deliveries[first:]):
-            judged = self._proves(delivery) if delivery.end >= 0 else judged
+        for delivery in reversed(deliveries):
             others.append(self._others(rows, delivery, awaited=delivery.end < 0 and not judged))
+            judged = delivery.begin not in others[-1] if delivery.end >= 0 else judged
         return np.concatenate(others)
 
     def _others(self, rows: Indexes, delivery: _Delivery, *, awaited: bool) -> Indexes:
         """The events of a delivery that are not proved to be repeats of the transaction's `rows`.
 
-        All of them, if rows that its END counts are still to come, or its END is `awaited`; else the rows that are
-        none of `rows`, or younger than the END: of a further delivery, whose BEGIN is still to be read.
+        All of them, if rows that its END counts are still to come, its END is `awaited`, or a row is none of `rows`;
+        else the rows that are younger than the END: of a further delivery, whose BEGIN is still to be read.
         """
         is_row = ~self.is_begin[delivery.places] & ~self.is_end[delivery.places]
         more = delivery.places[is_row]
@@ -188,7 +197,10 @@ class _CutTransactions:
         if awaited or (delivery.end >= 0 and not self._proves(delivery)):
             return delivery.places
         ours = {*self._contents(rows)}
-        return np.union1d(late, more[[content not in ours for content in self._contents(more)]])
+        unlike = more[[content not in ours for content in self._contents(more)]]
+        if delivery.end >= 0 and len(np.setdiff1d(unlike, late)):
+            return delivery.places
+        return np.union1d(late, unlike)
 
     def _contents(self, rows: Indexes) -> list[tuple[str | None, ...]]:
         table = self.with_rows(self.events.take(pa.array(rows)))

@@ -140,6 +140,7 @@ class VerifiedAssembler:
         self._refuse(table, counts, classes, now)
         judgement = _JudgedEvents(table, replace(counts, position=classes.position), classes)
         past, unproved, unsettled = self._judge_repeats(judgement, state, everything, with_rows)
+        self._refuse_two_of_one_id(judgement, unsettled)
         is_new = np.arange(table.num_rows) >= held_events.num_rows
         unknown = judgement.unproved(unproved) & is_new
         judgement = judgement.without(unsettled)
@@ -154,16 +155,7 @@ class VerifiedAssembler:
         return _judgement(judgement, state, counters, expired, letters, notices)
 
     def _refuse_known_ids(self, table: pa.Table, counts: Tally, state: VerifiedState) -> None:
-        """Raise SourceChanged for a transaction that has the id of another one.
-
-        The other one is here, too, or its id is known, and its END was at another place, or it ended below this one.
-        """
-        twice = np.flatnonzero(counts.foreign >= 0)
-        if len(twice):
-            times = integer_column(table, v.TIMESTAMP)[counts.foreign[twice]]
-            first = int(twice[times.argmin()])
-            error = repeats.two_of_one_id(self.source, counts.ids[first].as_py(), int(counts.position[first]))
-            raise self._with_time(error, int(times.min()))
+        """Raise SourceChanged for a transaction with a known id, whose END was at another place, or below this one."""
         if not counts.known.any():
             return
         ends = np.flatnonzero(v.has_status(table, v.END) & np.append(counts.known, False)[counts.code])
@@ -182,6 +174,24 @@ class VerifiedAssembler:
             row = table.slice(first, 1).to_pylist()[0]
             error = repeats.known_id(self.source, row[model.TXN_ID], row[model.POSITION])
             raise self._with_time(error, min(begins_at) if min(begins_at) != NOWHERE else None)
+
+    def _refuse_two_of_one_id(self, judgement: _JudgedEvents, unsettled: set[str]) -> None:
+        """Raise SourceChanged for a transaction that has the id of another one, and both are here.
+
+        What is in front of it may be of the new source, too. So all of that is judged first, and what waits for a proof
+        gets none.
+        """
+        counts, foreign = judgement.tally, judgement.tally.foreign
+        sequence = integer_column(judgement.table, v.SEQUENCE)
+        twice = np.flatnonzero((foreign >= 0) & (sequence[foreign] < judgement.classes.upto))
+        if not len(twice):
+            return
+        times = integer_column(judgement.table, v.TIMESTAMP)[foreign[twice]]
+        first = int(twice[times.argmin()])
+        repeated = judgement.classes.repeated
+        unknown = judgement.first_time(repeated[_is_in(judgement.ids(repeated), unsettled)])
+        error = repeats.two_of_one_id(self.source, counts.ids[first].as_py(), int(counts.position[first]))
+        raise self._with_time(error, min(int(times.min()), int(times.min()) if unknown is None else unknown))
 
     def _judge_repeats(
         self, judgement: _JudgedEvents, state: VerifiedState, everything: Sequence[pa.Table], with_rows: WithRows

@@ -182,6 +182,7 @@ class TransactionClasses:
     given_up: Indexes  # overdue
     strays: Mask  # parts with the id of a settled one: they wait for what tells what they are, and hold nothing back
     blocking: int  # the first transaction that holds back later commits; -1: none
+    upto: float  # the sequence of what holds back; infinite: nothing does
     position: Indexes  # of every transaction: `Tally.position`, which goes on where the source's goes back
     shift: int  # of the next transactions
 
@@ -201,10 +202,12 @@ def classify(counts: Tally, last_position: int | None, past: Past) -> Transactio
     blocked = ended[~counts.whole[ended] & ~counts.overdue[ended]]
     reached = ended[: int((ended == blocked[0]).argmax())] if len(blocked) else ended
     blocking = int(blocked[0]) if len(blocked) else -1
+    upto = float(counts.commit[blocking]) if len(blocked) else np.inf
     if counts.undecided is not None:
-        upto = reached[counts.commit[reached] < counts.undecided[1]]
-        blocking = counts.undecided[0] if len(upto) < len(reached) else blocking
-        reached = upto
+        upto = min(upto, counts.undecided[1])
+        decided = reached[counts.commit[reached] < upto]
+        blocking = counts.undecided[0] if len(decided) < len(reached) else blocking
+        reached = decided
     due = reached[counts.whole[reached]]
     shift, positions = past.shift, counts.position + past.shift
     seen, never_seen = (mask[due] for mask in past.gtids.find(counts.ids))
@@ -219,7 +222,7 @@ def classify(counts: Tally, last_position: int | None, past: Past) -> Transactio
         new = history.kinds(above, seen=old, never_seen=never_seen) == Kind.NEW
         back = np.flatnonzero(new & ~above)
         if not len(back):
-            return TransactionClasses(due[new], due[~new], overdue, strays, blocking, positions, shift)
+            return TransactionClasses(due[new], due[~new], overdue, strays, blocking, upto, positions, shift)
         more = int(last_passed[back[0]] + 1 - position[back[0]])
         shift += more
         positions[due[back[0] :]] += more

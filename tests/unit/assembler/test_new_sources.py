@@ -309,6 +309,23 @@ def test_a_new_source_that_was_cut_has_all_of_its_rows_however_far_its_topics_ar
     assert lanes.out == [("shop", "1", 10), *[(new, "1", 22)] * 2, (new, "b-3", 30)]
 
 
+def test_the_time_is_that_of_the_first_transaction_of_the_new_source_though_its_rows_come_last() -> None:
+    lanes, again = Lanes(), many([1, 2, 4], 1_000, sequence=100)
+    of_another = list(map(_of_another_source, again))
+    lanes.feed([*many([1, 2, 3], 0), *(event for event in of_another if event is not of_another[1])])
+    assert lanes.feed_until_accepted([of_another[1]]) == [begins("shop", 1_000)]
+    assert [position // 10 for name, _, position in lanes.out if "@" in name] == [1, 2, 4]
+
+
+def test_a_row_that_is_read_before_its_begin_does_not_make_a_repeat_another_source() -> None:
+    lanes, old = Lanes(), many([1, 2], 0)
+    begun, late_row, ended = many([2], 100, sequence=50)
+    restored = list(map(_of_another_source, many([2, 3], 1_000, sequence=100)))
+    lanes.feed([*old, begun, ended, restored[1]])
+    assert lanes.feed_until_accepted([late_row, restored[0], *restored[2:]]) == [begins("shop", 1_000)]
+    assert [position // 10 for name, _, position in lanes.out if "@" in name] == [2, 3]
+
+
 @pytest.mark.parametrize(("markers", "rows"), [*product(range(6), range(5))])
 def test_a_begin_waits_for_its_rows_while_a_connector_repeats_what_was_before(markers: int, rows: int) -> None:
     """The rows of what is sent again may be read first: they are of another topic."""
