@@ -256,6 +256,14 @@ BUGS = (
     ),
     PlantedBug(
         "order",
+        "a known id at another place is the same transaction",
+        "assembler/verified/repeats.py",
+        "(before != now) & (before != 0) & (now != 0)",
+        "(before != now) & (before != 0) & (now == 0)",
+        "assembler/test_new_sources.py",
+    ),
+    PlantedBug(
+        "order",
         "two transactions of one id are told before what is in front of them",
         "assembler/verified/rules.py",
         "(foreign >= 0) & (sequence[foreign] < judgement.classes.upto)",

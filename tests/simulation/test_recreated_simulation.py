@@ -17,8 +17,7 @@ _FIRST = {
     "a transaction that comes again is believed": 9,
     "what is left of a transaction is of the one that has its id again": 25,
     "transactions that come again are not compared": 9,
-    "what else is read of a cut transaction goes with its release": 29,
-    "a known id at another place is the same transaction": 196,
+    "what else is read of a cut transaction goes with its release": 196,
     "a begin whose rows are unread goes with the transaction of its id": 196,
     "a run does not know what the one before has asked": 198,
 }

@@ -165,7 +165,7 @@ class _CutTransactions:
         return not len(ours) or bool(same_rows(self.events, ours, theirs, self.with_rows, _CONTENT).any())
 
     def _until_end(self, delivery: _Delivery) -> _Delivery:
-        """The delivery without rows younger than its END, which are of a further one, whose BEGIN is still to be read."""
+        """The delivery without rows younger than its END: of a further one, whose BEGIN is still to be read."""
         if delivery.end < 0:
             return delivery
         late = np.flatnonzero(self.timestamp[delivery.rows] > self.timestamp[delivery.end])

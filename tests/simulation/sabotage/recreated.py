@@ -8,7 +8,7 @@ import numpy as np
 
 from starrocks_txn_sink.assembler.rules import history
 from starrocks_txn_sink.assembler.rules.incremental import IncrementalAssembler
-from starrocks_txn_sink.assembler.verified import deliveries, lane, parts, repeats
+from starrocks_txn_sink.assembler.verified import deliveries, lane, parts
 from starrocks_txn_sink.rows.unpositioned import UnpositionedSegmenter
 from starrocks_txn_sink.sources.kafka import topic_ids
 
@@ -90,11 +90,6 @@ def a_begin_whose_rows_are_unread_goes_with_the_transaction_of_its_id(put: Any) 
         return right(self, rows, delivery, awaited=awaited and len(delivery.places) > 1)
 
     put(deliveries._CutTransactions, "_others", broken)
-
-
-@recreated_bug("same ids")
-def a_known_id_at_another_place_is_the_same_transaction(put: Any) -> None:
-    put(repeats.Settled, "elsewhere", lambda _, ids, __: np.zeros(len(ids), dtype=bool))
 
 
 @recreated_bug("same ids")
