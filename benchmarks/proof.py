@@ -121,8 +121,7 @@ def _equal_runs(world: World, runs: int, figures: Figures, tell: Any) -> None:
     figures["verify"] = {"asked": runs, "runs": done}
     low = time.time()
     for number in range(runs):
-        longest = max(run["seconds"] for run in (figures["first"], *done))
-        if done and world.left < _REST * longest:
+        if done and world.left < _REST * done[-1]["seconds"]:
             tell(f"no time for more than {number} runs")
             break
         run = world.run()
