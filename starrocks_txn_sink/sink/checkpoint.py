@@ -20,7 +20,7 @@ import secrets
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 from urllib.parse import quote
 
 import orjson
@@ -54,6 +54,7 @@ class HadoopDirectory:
     Errors are StateNotRead and StateNotWritten with the JVM's reason.
     """
 
+    driver_only: ClassVar[bool] = True
     uri: str
     jvm: Any
     configuration: Any  # org.apache.hadoop.conf.Configuration

@@ -29,7 +29,6 @@ from starrocks_txn_sink.assembler.rules.directory import StateDirectory
 from starrocks_txn_sink.assembler.rules.reading_clock import ReadingClock
 from starrocks_txn_sink.assembler.rules.spill import FOLDER as ROWS, Manifest, missing_rows
 from starrocks_txn_sink.errors import InputError, OptionError
-from starrocks_txn_sink.sink.checkpoint import HadoopDirectory
 
 BATCHES: Final = "batches"
 OWNERS: Final = "owners"
@@ -133,7 +132,7 @@ class ManifestLog:
     @property
     def relays(self) -> bool:
         """Whether the driver sends the files of open rows to the lanes, because only it reaches the directory."""
-        return isinstance(self.directory, HadoopDirectory)
+        return self.directory.driver_only
 
     def relay(self, manifest: Manifest) -> dict[str, bytes]:
         """Every file of open rows that `manifest` names. Only after a restart does this read the directory."""

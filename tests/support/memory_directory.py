@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -11,6 +12,7 @@ import pyarrow as pa
 class MemoryDirectory:
     """`files` by name; keeps the promises of `StateDirectory`. `written` counts all bytes ever written."""
 
+    driver_only: ClassVar[bool] = False
     files: dict[str, bytes] = field(default_factory=dict)
     written: int = 0
 

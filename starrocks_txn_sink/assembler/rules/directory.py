@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 import pyarrow as pa
 from pyarrow import fs
@@ -28,8 +28,11 @@ class StateDirectory(Protocol):
     """The state directory on any file system. Names are relative, with `/` between folder and file.
 
     A write is atomic: readers see the whole file or none. Files never change in place. `names` of a missing folder is
-    empty; deleting a missing file is no error.
+    empty; deleting a missing file is no error. `driver_only`: no lane reaches it, so the driver relays its files.
     """
+
+    @property
+    def driver_only(self) -> bool: ...
 
     def write(self, name: str, content: bytes | pa.Buffer) -> None:
         """Write the whole file, replacing an older one of this name. Raises StateNotWritten."""
@@ -48,6 +51,7 @@ class StateDirectory(Protocol):
 class FileDirectory:
     """The directory at `uri` (file:, hdfs:, s3:, gs:, …, or a path). Connects on first use; can be pickled."""
 
+    driver_only: ClassVar[bool] = False
     uri: str
     _made: set[str] = field(default_factory=set, repr=False)
     _connected: tuple[Any, str] | None = field(default=None, repr=False)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import orjson
 import pyarrow as pa
@@ -63,9 +63,9 @@ class CarriedState:
 
     def state_of(self, kind: type[State], source: str) -> State:
         """The state of `source`, which rules of this `kind` have written; raises InputError for one of other rules."""
-        if not isinstance(self.state, kind):
+        if self.state.RULES != kind.RULES:
             raise other_rules(source)
-        return self.state
+        return cast("State", self.state)
 
 
 @dataclass(frozen=True, slots=True)
