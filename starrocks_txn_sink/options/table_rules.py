@@ -341,10 +341,12 @@ class RuleSet:
 
     def main_of(self, table: str) -> str:
         """The table whose history `table` is, as far as rules have been asked for; else the table itself."""
+        return self.histories().get(table, table)
+
+    def histories(self) -> dict[str, str]:
+        """The tables whose histories these are, by the history, as far as rules have been asked for."""
         rules_in_use = [*self._by_table.values()]  # other threads ask for tables meanwhile
-        return next(
-            (of_table.table for of_table in rules_in_use if of_table is not None and of_table.history == table), table
-        )
+        return {of_table.history: of_table.table for of_table in rules_in_use if of_table and of_table.history}
 
     def mains_without_table(self, tables: Iterable[str]) -> list[str]:
         """The names whose only history one of the `tables` is, as far as the template shows the name."""

@@ -64,6 +64,13 @@ class RowRules:
         of_tables = [self.rules.of(name) for name in names]
         if not any(of_tables):
             return rows, partitions
+        mains = self.rules.histories()
+        for name in mains.keys() & {*names}:
+            raise OptionError(
+                f"The source has a table for {name}, and by a rule {name} is the history of {mains[name]}.",
+                hint="Give the history another name, or leave the source's table out.",
+                table=name,
+            )
         for of_table in of_tables:
             if of_table is not None and of_table.history in self.replacing:
                 raise no_history(of_table)

@@ -15,7 +15,7 @@ from starrocks_txn_sink.assembler.rules.by_rules import MarkedTable, RowRules
 from starrocks_txn_sink.assembler.rules.incremental import IncrementalAssembler
 from starrocks_txn_sink.assembler.rules.model import Policy
 from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
-from starrocks_txn_sink.errors import InputError, SourceChanged
+from starrocks_txn_sink.errors import InputError, OptionError, SourceChanged
 from starrocks_txn_sink.options.table_rules import HISTORY, METADATA, RuleSet
 from starrocks_txn_sink.rows.columns import UNCHANGED
 from starrocks_txn_sink.sources.formats.txn_events import TxnEventLines
@@ -349,3 +349,10 @@ def test_an_error_names_the_place_and_no_value() -> None:
     assert "table orders has the column b" in stopped.value.message
     assert "source_partition shop.public.orders-0, position 0" in stopped.value.message
     assert SECRET not in str(stopped.value)
+
+
+def test_a_table_of_the_source_that_has_the_name_of_a_history_is_refused() -> None:
+    rules = single([TableRules(tables="orders", history="orders_log")])
+    values = [change(postgres(table, 5), None, None, {"id": 1}) for table in ("orders", "orders_log")]
+    with pytest.raises(OptionError, match=r"The source has a table for orders_log, .* is the history of orders\."):
+        run(rules, messages(*values))
