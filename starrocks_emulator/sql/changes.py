@@ -67,7 +67,11 @@ def update(store: Store, session: QuerySession, cursor: duckdb.DuckDBPyConnectio
     table = target_of(store, session, tree.this, "UPDATE")
     if not table.model.takes_operations:
         raise SqlError("Only primary key table support update.")
-    assigned = {_known(table, part.this.name): part.expression for part in tree.expressions}
+    names = [_known(table, part.this.name) for part in tree.expressions]
+    types = {column.name: column.type.text for column in table.columns}
+    assigned = {
+        name: constructed(part.expression, types[name]) for name, part in zip(names, tree.expressions, strict=True)
+    }
     for name in assigned:
         if name in table.keys:
             raise SqlError(f"primary key column cannot be updated: {name}")

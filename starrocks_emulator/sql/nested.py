@@ -18,7 +18,7 @@ KINDS: Final = frozenset({"ARRAY", "MAP", "STRUCT"})
 
 
 def constructed(value: exp.Expr, kind: str) -> exp.Expr:
-    """A value of INSERT … VALUES as DuckDB makes it: `[…]`, `row(…)` and `map{…}` as JSON of a column of that type."""
+    """A value of INSERT or UPDATE as DuckDB makes it: `[…]`, `row(…)` and `map{…}` as JSON of a column of that type."""
     return _constructed(value, shape_of(kind))
 
 

@@ -130,7 +130,7 @@ def test_values_that_an_update_leaves_out_are_written_back_as_they_were(
         unchanged.complete("nested", key, [RowsOfKey([f',{{"id":3,"{UNCHANGED}":["pairs"]}}'.encode()])])
 
 
-def test_insert_makes_them(asked: pymysql.cursors.Cursor) -> None:
+def test_insert_and_update_make_them(asked: pymysql.cursors.Cursor) -> None:
     ask(
         asked,
         "INSERT INTO nested (id, numbers, texts, documents, pairs, point) VALUES "
@@ -138,4 +138,8 @@ def test_insert_makes_them(asked: pymysql.cursors.Cursor) -> None:
     )
     assert ask(asked, "SELECT numbers, texts, documents, pairs, point FROM nested") == [
         ("[1,null]", '[["a"],[]]', "['{\"b\": 1}']", '{"k":1}', '{"x":1,"y":"x\\"y","z":null}')
+    ]
+    ask(asked, "UPDATE nested SET numbers = [NULL,2], texts = [['b\"c']], point = row(2,'z',NULL) WHERE id = 1")
+    assert ask(asked, "SELECT numbers, texts, point FROM nested") == [
+        ("[null,2]", '[["b\\"c"]]', '{"x":2,"y":"z","z":null}')
     ]
