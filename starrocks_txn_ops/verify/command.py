@@ -14,6 +14,7 @@ from typing import Final
 
 from starrocks_txn_ops import command_line
 from starrocks_txn_ops.sync.settings import read_sync
+from starrocks_txn_ops.verify.kept import Kept, kept_in
 from starrocks_txn_ops.verify.progress import Progress
 from starrocks_txn_ops.verify.rules.report import document, lines
 from starrocks_txn_ops.verify.run import Chosen, Limits, Mending, matching, verify
@@ -33,6 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="PATTERN",
         help="a regular expression for whole names of tables, of the source or of StarRocks; may be repeated",
+    )
+    parser.add_argument(
+        "--resume",
+        metavar="KEPT",
+        help="a file for the tables that were equal: the same command goes on behind them after a kill",
     )
     parser.add_argument("--sample", metavar="SHARE", default="100%", help="a share of the keys, as in 1%%")
     parser.add_argument(
@@ -72,10 +78,12 @@ def run(args: argparse.Namespace) -> int:
     pattern = "|".join(f"(?:{pattern})" for pattern in args.table) or None
     if args.yes and not args.repair:
         raise OptionError("--yes agrees to a repair, and --repair is missing.", hint="Add --repair, or leave it out.")
-    return carry_out(args, matching(pattern), share_of(args.sample), repair=args.repair)
+    share = share_of(args.sample)
+    kept = None if args.resume is None else kept_in(args.resume, args.file, share)
+    return carry_out(args, matching(pattern), share, repair=args.repair, kept=kept)
 
 
-def carry_out(args: argparse.Namespace, chosen: Chosen, share: float, *, repair: bool) -> int:
+def carry_out(args: argparse.Namespace, chosen: Chosen, share: float, *, repair: bool, kept: Kept | None = None) -> int:
     """Compare the chosen tables, and repair them; prints the report, and returns its exit code."""
     limits = Limits(share, max(0, args.rows_per_second), max(0, args.keys), max(0.0, args.wait))
     if not 1 <= args.hold <= _MOST_HELD:
@@ -87,7 +95,7 @@ def carry_out(args: argparse.Namespace, chosen: Chosen, share: float, *, repair:
         return _agreed(plan, progress, yes=args.yes)
 
     mending = Mending(args.hold, agreed) if repair else None
-    report = verify(read_sync(args.file), chosen, limits, clock, progress, mending)
+    report = verify(read_sync(args.file), chosen, limits, clock, progress, mending, kept)
     command_line.print_lines([json.dumps(document(report))] if args.json else lines(report))
     return report.exit_code
 

@@ -15,6 +15,7 @@ from starrocks_txn_ops.sync.source_database import SourceDatabase
 from starrocks_txn_ops.sync.transactions import needs_transactions
 from starrocks_txn_ops.verify import mapping
 from starrocks_txn_ops.verify.held import Holder
+from starrocks_txn_ops.verify.kept import Equal, Kept
 from starrocks_txn_ops.verify.mapping import Comparison, Mapped, Unmatched
 from starrocks_txn_ops.verify.passage import Passage
 from starrocks_txn_ops.verify.progress import Pace, Progress
@@ -22,7 +23,7 @@ from starrocks_txn_ops.verify.repair import Repair, Work, works_of
 from starrocks_txn_ops.verify.rules import core
 from starrocks_txn_ops.verify.rules.core import Key, KeyRange, Look, Verdict
 from starrocks_txn_ops.verify.rules.pairs import MYSQL, POSTGRESQL
-from starrocks_txn_ops.verify.rules.report import Report, TableReport, plan_of, summary
+from starrocks_txn_ops.verify.rules.report import EQUAL, Report, TableReport, plan_of, summary
 from starrocks_txn_ops.verify.rules.statements import Statement
 from starrocks_txn_ops.verify.sides import Ask, Side, Source, open_source
 from starrocks_txn_sink.clock import Clock, Deadline
@@ -84,8 +85,11 @@ def verify(
     clock: Clock,
     progress: Progress,
     mending: Mending | None = None,
+    kept: Kept | None = None,
 ) -> Report:
     """Compare the tables of a file that `chosen_by` takes. With `mending` what is different is repaired.
+
+    What is `kept` of a run that did not end is not compared again.
 
     Raises OptionError for a file without its source, InputError where there is nothing to compare, and the errors of
     both databases.
@@ -108,12 +112,17 @@ def verify(
         connector = mapping.connector_of(sync.topics)
         seconds = limits.seconds if numbered else 0.0  # a ledger of offsets never says it
         passage = Passage(reader, str(job), connector, seconds, clock, numbered)
-        run = _Run(sync, place.postgresql, source, leader, passage, limits, clock, progress)
+        run = _Run(sync, place.postgresql, source, leader, passage, limits, clock, progress, kept)
         began = int(clock.wall())
+        if kept is not None:
+            kept.open(began, source.position[0])
+            began = kept.began
         report = run.report(chosen, left_out)
         report = report if mending is None else run.mended(report, mending)
         if len(chosen) == len(tables) and limits.share == 1.0:
             _keep(report, began, str(job), SqlLedger(leader, options.database), clock, progress)
+        if kept is not None:
+            kept.end()
         return report
 
 
@@ -160,6 +169,7 @@ class _Run:
     limits: Limits
     clock: Clock
     progress: Progress
+    kept: Kept | None = None
     pace: Pace = field(init=False)
     comparisons: dict[int, Comparison] = field(default_factory=dict)  # by the number of their report
 
@@ -180,7 +190,7 @@ class _Run:
         counts: dict[int, int] = {}
         for _, plan in plans:
             for comparison in plan if isinstance(plan, list) else ():
-                counts[id(comparison)] = Side(comparison.source, self.source.snapshot).count()
+                counts[id(comparison)] = self._count(comparison)
         self.progress.start(len(plans), sum(counts.values()))
         found = list[TableReport]()
         for table, plan in plans:
@@ -194,7 +204,11 @@ class _Run:
             if plan[0].part:
                 found += self._strangers(table)
         self.progress.end()
-        return Report(position, passed, lacks, found, left_out, self.limits.share)
+        since = position if self.kept is None else self.kept.position
+        return Report(position, passed, lacks, found, left_out, self.limits.share, since)
+
+    def _kept(self, comparison: Comparison) -> Equal | None:
+        return None if self.kept is None else self.kept.equal.get(_title(comparison))
 
     def mended(self, report: Report, mending: Mending) -> Report:
         """The report after a repair, if it is agreed to; the snapshot of the source ends before somebody is asked."""
@@ -278,14 +292,25 @@ class _Run:
         except Unmatched as reason:
             return TableReport(table.name, names, reason=str(reason), skipped=only_history)
 
+    def _count(self, comparison: Comparison) -> int:
+        """The source's rows that are to be compared."""
+        return 0 if self._kept(comparison) else Side(comparison.source, self.source.snapshot).count()
+
     def _compared(self, comparison: Comparison, rows: int) -> TableReport:
+        equal = self._kept(comparison)
+        if equal is not None:
+            note = f"found equal at {equal.position}, by a run that did not end"
+            return TableReport(comparison.table, comparison.collections, rows=equal.rows, notes=(note,))
         sizes = (rows, Side(comparison.target, self._ask_target).count())
         verdict = Verdict(self.limits.shown)
         self._walk(comparison, self.source.snapshot, sizes, verdict)
         history = mapping.history_note(self.sync.assembly.rule_set, comparison.table)
         notes = (*comparison.notes, *((history,) if history else ()))
         key = tuple(pair.name for pair in comparison.source.keys)
-        return TableReport(comparison.table, comparison.collections, key, sizes, verdict, comparison.lacks, notes)
+        report = TableReport(comparison.table, comparison.collections, key, sizes, verdict, comparison.lacks, notes)
+        if self.kept is not None and report.status == EQUAL:
+            self.kept.keep(_title(comparison), Equal(self.source.position[0], sizes))
+        return report
 
     def _walk(
         self,
@@ -339,6 +364,10 @@ class _Run:
 
     def _ask_target(self, statement: Statement) -> list[tuple[Any, ...]]:
         return self.leader.query(*statement, Deadline.after(_STATEMENT_SECONDS, self.clock))
+
+
+def _title(comparison: Comparison) -> str:
+    return f"{', '.join(comparison.collections)} -> {comparison.table}"
 
 
 def _in_batches(side: Side, keys: Sequence[Key]) -> dict[Key, Sequence[core.Row]]:

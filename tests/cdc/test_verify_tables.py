@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from starrocks_txn_ops.verify.kept import Kept
 from starrocks_txn_ops.verify.rules import core
 from starrocks_txn_sink.sql.connection import LeaderConnection
 from tests.cdc.mariadb import MariaDB
@@ -212,6 +214,35 @@ def test_both_databases_compute_the_same_marks_of_equal_rows(
     code, tables, _ = verify(url, route)
     (found,) = tables.values()
     assert (code, found["keys"], looked) == (1, {"different": [["1", "é8"]]}, [("1", "é8")])
+
+
+@pytest.mark.emulator(
+    "CREATE TABLE shop.tenants (tenant INT NOT NULL, name VARCHAR(100) NOT NULL, n INT) PRIMARY KEY (tenant, name)"
+    " DISTRIBUTED BY HASH (tenant)",
+    "CREATE TABLE shop.lists (id BIGINT NOT NULL, tags ARRAY<STRING>) PRIMARY KEY (id) DISTRIBUTED BY HASH (id)",
+)
+def test_a_run_that_was_killed_goes_on_behind_what_was_equal(
+    server: Server, postgres: Postgres, verify: Verify, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    postgres.sql("TRUNCATE tenants, lists; INSERT INTO tenants VALUES (1, 'a', 1)")
+    query(server, "INSERT INTO shop.tenants VALUES (1, 'a', 1)")
+    words = ("--table", "tenants|lists", "--resume", str(tmp_path / "kept"))
+    with monkeypatch.context() as killed:
+        killed.setattr(Kept, "end", lambda _: None)
+        query(server, "INSERT INTO shop.lists VALUES (7, ['x'])")
+        code, _, first = verify(postgres.url, "", *words)
+        assert code == 1
+    query(server, "DELETE FROM shop.lists WHERE id = 7")
+    query(server, "UPDATE shop.tenants SET n = 2 WHERE tenant = 1")  # nobody looks at it again
+    postgres.sql("CREATE TABLE moves_on (n INT)")
+    postgres.sql("DROP TABLE moves_on")
+    code, tables, report = verify(postgres.url, "", *words)
+    assert code == 0, json.dumps(report)
+    assert report["since"] == first["position"] != report["position"]
+    assert tables["public.tenants"]["notes"] == [f"found equal at {first['position']}, by a run that did not end"]
+    assert tables["public.lists"]["notes"] == []
+    code, tables, _ = verify(postgres.url, "", *words)  # the run before came to its end
+    assert (code, tables["public.tenants"]["status"]) == (1, "different")
 
 
 @pytest.mark.emulator(KEYS[1])

@@ -69,7 +69,10 @@ class TableReport:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All tables at one position. `passed`: the job had passed it before they were compared; else `lacks` says why."""
+    """All tables at one position. `passed`: the job had passed it before they were compared; else `lacks` says why.
+
+    Tables that runs before have found equal were so at positions from `since` on.
+    """
 
     position: str
     passed: bool
@@ -77,6 +80,12 @@ class Report:
     tables: Sequence[TableReport]
     left_out: Mapping[str, str] = field(default_factory=dict)
     share: float = 1.0
+    since: str = ""
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether this run goes on behind another one."""
+        return self.since not in ("", self.position)
 
     @property
     def exit_code(self) -> int:
@@ -96,7 +105,7 @@ def summary(report: Report, time: int) -> Verified:
         tables[UNEQUAL],
         tables[UNSETTLED] + tables[NOT_COMPARED],
         sum(table.rows_different for table in report.tables),
-        report.position,
+        report.since or report.position,
     )
 
 
@@ -104,6 +113,7 @@ def document(report: Report) -> dict[str, Any]:
     """The report for `--json`."""
     return {
         "position": report.position,
+        "since": report.since or report.position,
         "passed": report.passed,
         "lacks": report.lacks or None,
         "sample": report.share,
@@ -142,7 +152,8 @@ def _mended_document(mended: Mended) -> dict[str, Any]:
 def lines(report: Report) -> Iterator[str]:
     """The report for a terminal: the position, each table, what was left out, and a sum."""
     sample = f", a sample of {report.share * 100:g} % of the keys" if report.share < 1.0 else ""
-    yield f"position {report.position}{sample}"
+    since = f", going on behind a run at {report.since}" if report.goes_on else ""
+    yield f"position {report.position}{since}{sample}"
     if not report.passed:
         yield f"  the job had not passed it: {report.lacks or 'the ledger has nothing of the source'}"
     for table in report.tables:

@@ -28,11 +28,12 @@ class StateDirectory(Protocol):
     """The state directory on any file system. Names are relative, with `/` between folder and file.
 
     A write is atomic: readers see the whole file or none. Files never change in place. `names` of a missing folder is
-    empty; deleting a missing file is no error. `driver_only`: no lane reaches it, so the driver relays its files.
+    empty; deleting a missing file is no error.
     """
 
     @property
-    def driver_only(self) -> bool: ...
+    def driver_only(self) -> bool:
+        """Whether no lane reaches it, so that the driver relays its files."""
 
     def write(self, name: str, content: bytes | pa.Buffer) -> None:
         """Write the whole file, replacing an older one of this name. Raises StateNotWritten."""
