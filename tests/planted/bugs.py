@@ -278,4 +278,20 @@ BUGS = (
         "if delivery:\n            return delivery\n",
         "assembler/test_new_sources.py",
     ),
+    PlantedBug(
+        "order",
+        "the END of a repeat that went with its release is not settled",
+        "assembler/verified/rules.py",
+        "np.flatnonzero(repeated & v.has_status(self.table, v.END))",
+        "np.flatnonzero(repeated & v.has_status(self.table, v.BEGIN))",
+        "assembler/test_new_sources.py",
+    ),
+    PlantedBug(
+        "order",
+        "a repeat without rows settles what is in front of it",
+        "assembler/verified/rules.py",
+        "(integer_column(self.table, v.EVENT_COUNT) > 0)",
+        "(integer_column(self.table, v.EVENT_COUNT) >= 0)",
+        "assembler/test_new_sources.py",
+    ),
 )

@@ -370,7 +370,10 @@ class _JudgedEvents:
         """Those of `before`, and these. Not `newer`: some wait that may be older than these."""
         newest = self.settled[-v.MAX_REMEMBERED :]
         places = integer_column(self.table, model.POSITION)[self.tally.end[newest]]
-        times = integer_column(self.table, v.TIMESTAMP)[self.tally.end[self.settled]]
+        # A release takes its repeats with it: the END of one with rows is proved to be of this source by them.
+        repeated = self.of(self.settled) & (integer_column(self.table, v.EVENT_COUNT) > 0)
+        ends = np.union1d(self.tally.end[self.settled], np.flatnonzero(repeated & v.has_status(self.table, v.END)))
+        times = integer_column(self.table, v.TIMESTAMP)[ends]
         time = int(times.max()) if newer and len(times) and times.max() != NOWHERE else None
         return before.and_more(self.ids(newest), places, time, v.MAX_REMEMBERED)
 

@@ -326,6 +326,37 @@ def test_a_row_that_is_read_before_its_begin_does_not_make_a_repeat_another_sour
     assert [position // 10 for name, _, position in lanes.out if "@" in name] == [2, 3]
 
 
+def _twice(number: int, contents: Sequence[str]) -> tuple[list[Fields], list[Fields]]:
+    """A transaction with a GTID, whose rows have the `contents`, and all of it once more, a second later."""
+    begun, changed, ended = _single(number, 10 * number, 2 * number)
+    rows = [changed | {"total_order": at, "row": text} for at, text in enumerate(contents, 1)]
+    ended |= {"event_count": len(rows)} | (_counts(len(rows)) if rows else {"data_collections": []})
+    events = [begun, *rows, ended]
+    again = [event | {"timestamp": event["timestamp"] + 1_000} for event in events]
+    return events, [event | {"sequence": event["sequence"] + 100} if "status" in event else event for event in again]
+
+
+def test_markers_that_come_twice_of_a_repeat_that_went_with_its_release_hold_nothing_back() -> None:
+    """Its rows are not sent again: it is settled with the transaction, and its END, too."""
+    lanes = Lanes()
+    events, again = _twice(1, ["{}", "{}"])
+    lanes.feed([*events, *again])
+    lanes.feed([again[0], again[-1], *_single(2, 2_000, 200)])
+    assert [position // 10 for _, _, position in lanes.out] == [1, 1, 2]
+
+
+def test_a_repeat_without_rows_does_not_say_of_which_source_what_is_in_front_of_it_is() -> None:
+    """Another source gives both ids again; the rows of the first one are read last, and nothing is written sooner."""
+    lanes = Lanes()
+    (old, new), (empty, empty_again) = _twice(1, ['{"old": 1}']), _twice(2, [])
+    new[1] |= {"row": '{"new": 1}'}
+    lanes.feed([*old, *empty, new[0], new[2], *empty_again])
+    lanes.feed(_single(3, 2_000, 200))
+    assert [position // 10 for _, _, position in lanes.out] == [1]
+    assert lanes.feed_until_accepted([new[1]]) == [begins("shop", 1_010)]
+    assert [position // 10 for name, _, position in lanes.out if "@" in name] == [1, 3]
+
+
 @pytest.mark.parametrize(("markers", "rows"), [*product(range(6), range(5))])
 def test_a_begin_waits_for_its_rows_while_a_connector_repeats_what_was_before(markers: int, rows: int) -> None:
     """The rows of what is sent again may be read first: they are of another topic."""
