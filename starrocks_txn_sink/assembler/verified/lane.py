@@ -99,8 +99,8 @@ class VerifiedLane(Assembler):
         self._successions = Successions(self.policy.new_sources or ())
         for name, partition in self.carried.items():  # without new events, too: transactions get overdue
             self._sources[name] = _source_of(partition.state_of(VerifiedState, name), partition.places)
-        for name in self.carried:
-            if self._successions.later(name) and not self.carried.keys() & set(self._successions.later(name)):
+        for name in self.carried:  # what is of the next source, or of one behind it, went there with its declaration
+            if any(later not in self.carried for later in self._successions.later(name)[:1]):
                 self._hand_over(name)
 
     @classmethod

@@ -357,6 +357,20 @@ def test_a_repeat_without_rows_does_not_say_of_which_source_what_is_in_front_of_
     assert [position // 10 for name, _, position in lanes.out if "@" in name] == [1, 3]
 
 
+def test_a_source_that_is_declared_between_two_others_gets_what_waits() -> None:
+    """What waits in the one before it is of it, though a later source is known already."""
+    lanes = Lanes()
+    lanes.feed(many(range(1, 11), 0))
+    *begun, ended = many([12], 5_000, "b-{}", sequence=100)
+    lanes.feed([ended])
+    lanes.declared = (begins("shop", 9_000),)
+    lanes.feed(many([20], 9_000, "c-{}", sequence=200))
+    assert [name for name, _, _ in lanes.out] == ["shop"] * 10 + [begins("shop", 9_000)]
+    lanes.declared = (begins("shop", 4_000), begins("shop", 9_000))
+    lanes.feed(begun)
+    assert lanes.out[11:] == [(begins("shop", 4_000), "b-12", 120)]
+
+
 @pytest.mark.parametrize(("markers", "rows"), [*product(range(6), range(5))])
 def test_a_begin_waits_for_its_rows_while_a_connector_repeats_what_was_before(markers: int, rows: int) -> None:
     """The rows of what is sent again may be read first: they are of another topic."""
