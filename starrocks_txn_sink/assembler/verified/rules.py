@@ -143,8 +143,9 @@ class VerifiedAssembler:
         self._refuse_two_of_one_id(judgement, unsettled)
         is_new = np.arange(table.num_rows) >= held_events.num_rows
         unknown = judgement.unproved(unproved) & is_new
+        waits_from = judgement.first_of_repeats(unsettled)
         judgement = judgement.without(unsettled)
-        state = replace(state, past=past, settled=judgement.settled_after(state.settled, newer=not unsettled))
+        state = replace(state, past=past, settled=judgement.settled_after(state.settled, waits_from))
         expired = judgement.expired(state.settled)
         unknown |= expired
         trusted = self._tell_trusted(judgement)
@@ -188,8 +189,7 @@ class VerifiedAssembler:
             return
         times = integer_column(judgement.table, v.TIMESTAMP)[foreign[twice]]
         first = int(twice[times.argmin()])
-        repeated = judgement.classes.repeated
-        unknown = judgement.first_time(repeated[_is_in(judgement.ids(repeated), unsettled)])
+        unknown = judgement.first_of_repeats(unsettled)
         error = repeats.two_of_one_id(self.source, counts.ids[first].as_py(), int(counts.position[first]))
         raise self._with_time(error, min(int(times.min()), int(times.min()) if unknown is None else unknown))
 
@@ -366,15 +366,16 @@ class _JudgedEvents:
         """The transactions that are released, or repeats."""
         return np.concatenate([self.classes.released, self.classes.repeated])
 
-    def settled_after(self, before: Settled, *, newer: bool) -> Settled:
-        """Those of `before`, and these. Not `newer`: some wait that may be older than these."""
+    def settled_after(self, before: Settled, waits_from: int | None) -> Settled:
+        """Those of `before`, and these; what waits, from that time on, is not settled, nor what is younger."""
         newest = self.settled[-v.MAX_REMEMBERED :]
         places = integer_column(self.table, model.POSITION)[self.tally.end[newest]]
         # A release takes its repeats with it: the END of one with rows is proved to be of this source by them.
         repeated = self.of(self.settled) & (integer_column(self.table, v.EVENT_COUNT) > 0)
         ends = np.union1d(self.tally.end[self.settled], np.flatnonzero(repeated & v.has_status(self.table, v.END)))
         times = integer_column(self.table, v.TIMESTAMP)[ends]
-        time = int(times.max()) if newer and len(times) and times.max() != NOWHERE else None
+        times = times[times < waits_from] if waits_from is not None else times
+        time = int(times.max()) if len(times) and times.max() != NOWHERE else None
         return before.and_more(self.ids(newest), places, time, v.MAX_REMEMBERED)
 
     @property
@@ -419,6 +420,11 @@ class _JudgedEvents:
         mine = np.isin(self.tally.code, transactions)
         first: int | None = pc.min(self.table[v.TIMESTAMP].filter(pa.array(mine))).as_py()
         return first
+
+    def first_of_repeats(self, ids: set[str]) -> int | None:
+        """The time of the first event of the repeats `ids`; None without any."""
+        repeated = self.classes.repeated
+        return self.first_time(repeated[_is_in(self.ids(repeated), ids)])
 
     @property
     def snapshot(self) -> Indexes:

@@ -345,6 +345,16 @@ def test_markers_that_come_twice_of_a_repeat_that_went_with_its_release_hold_not
     assert [position // 10 for _, _, position in lanes.out] == [1, 1, 2]
 
 
+def test_markers_that_come_twice_of_a_repeat_hold_nothing_back_while_a_later_one_waits_for_its_proof() -> None:
+    lanes = Lanes()
+    lanes.feed(many(range(1, 2001), 0, UUID + ":{}"))
+    known, unknown = (many([n], 90_000 - 10 * n, UUID + ":{}", sequence=20_000 - 2 * n) for n in (1995, 1010))
+    lanes.feed([*known, *unknown])
+    back = many(range(1011, 1700), 100_000, UUID + ":{}", sequence=30_000)
+    lanes.feed([known[0], known[2], *back, *many([2001], 200_000, UUID + ":{}", sequence=40_000)])
+    assert [position // 10 for _, _, position in lanes.out[2000:]] == [2001]
+
+
 def test_a_repeat_without_rows_does_not_say_of_which_source_what_is_in_front_of_it_is() -> None:
     """Another source gives both ids again; the rows of the first one are read last, and nothing is written sooner."""
     lanes = Lanes()
