@@ -165,11 +165,11 @@ def a_lane_stops_inside_a_source_transaction(put: Any) -> None:
 def a_round_is_not_learned_before_the_next_one(put: Any) -> None:
     right = SharedTransactionCoordinator.write
 
-    def broken(self: Any) -> Any:
+    def broken(self: Any, *rooms: Any) -> Any:
         callback, self.committed = self.committed, lambda receipt: receipts.append(receipt)
         receipts: list[Any] = []
         try:
-            return (yield from right(self))
+            return (yield from right(self, *rooms))
         finally:
             for receipt in receipts:
                 callback(receipt)

@@ -67,7 +67,7 @@ def a_recreated_source_is_skipped_up_to_where_the_old_one_was(put: Any) -> None:
 
 @bug
 def a_skip_is_forgotten_between_micro_batches(put: Any) -> None:
-    put(Session, "learn_skips", lambda self, reports: None)
+    put(Session, "learn_skips", lambda self, reports, *, keep: None)
 
 
 @bug
