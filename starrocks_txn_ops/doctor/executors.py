@@ -101,7 +101,7 @@ def _on(host: str) -> str:
 
 
 def judge_reports(reports: list[dict[str, Any]], start: float, end: float) -> Iterator[Finding]:
-    """Findings for the tasks' reports, each host once; clocks must lie in [before, after]; pure."""
+    """Findings for the tasks' reports, each host once; clocks must lie in [start, end]; pure."""
     driver, hosts = libraries.installed_versions(), set()
     for report in reports:
         place = _on(report["host"])  # every version's report has `host`; the next lines name a difference

@@ -14,7 +14,7 @@ from typing import Final
 
 from starrocks_txn_ops import command_line
 from starrocks_txn_ops.sync.settings import read_sync
-from starrocks_txn_ops.verify.kept import Kept, kept_in
+from starrocks_txn_ops.verify.kept import kept_in
 from starrocks_txn_ops.verify.progress import Progress
 from starrocks_txn_ops.verify.rules.report import document, lines
 from starrocks_txn_ops.verify.run import Chosen, Limits, Mending, matching, verify
@@ -78,13 +78,14 @@ def run(args: argparse.Namespace) -> int:
     pattern = "|".join(f"(?:{pattern})" for pattern in args.table) or None
     if args.yes and not args.repair:
         raise OptionError("--yes agrees to a repair, and --repair is missing.", hint="Add --repair, or leave it out.")
-    share = share_of(args.sample)
-    kept = None if args.resume is None else kept_in(args.resume, args.file, share)
-    return carry_out(args, matching(pattern), share, repair=args.repair, kept=kept)
+    return carry_out(args, matching(pattern), share_of(args.sample), repair=args.repair, kept=args.resume)
 
 
-def carry_out(args: argparse.Namespace, chosen: Chosen, share: float, *, repair: bool, kept: Kept | None = None) -> int:
-    """Compare the chosen tables, and repair them; prints the report, and returns its exit code."""
+def carry_out(args: argparse.Namespace, chosen: Chosen, share: float, *, repair: bool, kept: str | None = None) -> int:
+    """Compare the chosen tables, and repair them; prints the report, and returns its exit code.
+
+    `kept` is the path of what a run that did not end has found equal.
+    """
     limits = Limits(share, max(0, args.rows_per_second), max(0, args.keys), max(0.0, args.wait))
     if not 1 <= args.hold <= _MOST_HELD:
         raise OptionError(f"--hold is {args.hold}.", hint=f"Give 1 to {_MOST_HELD} seconds.")
@@ -95,7 +96,9 @@ def carry_out(args: argparse.Namespace, chosen: Chosen, share: float, *, repair:
         return _agreed(plan, progress, yes=args.yes)
 
     mending = Mending(args.hold, agreed) if repair else None
-    report = verify(read_sync(args.file), chosen, limits, clock, progress, mending, kept)
+    sync = read_sync(args.file)
+    former = None if kept is None else kept_in(kept, args.file, share)
+    report = verify(sync, chosen, limits, clock, progress, mending, former)
     command_line.print_lines([json.dumps(document(report))] if args.json else lines(report))
     return report.exit_code
 

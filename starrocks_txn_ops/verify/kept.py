@@ -46,7 +46,7 @@ class Kept:
             same, self.began, self.position = first["same"], first["began"], first["position"]
             self.equal = {line["table"]: Equal(line["position"], tuple(line["rows"])) for line in lines[1:]}
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise OptionError(f"{self.path} keeps no tables of verify.", hint="Name a new file.") from error
+            raise OptionError(f"{self.path} was not written by verify --resume.", hint="Name a new file.") from error
         if same != self.same:
             raise OptionError(
                 f"{self.path} is of another comparison: of another file of sync, one that has changed, or --sample.",

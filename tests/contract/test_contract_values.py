@@ -15,6 +15,7 @@ from itertools import groupby
 from typing import Any, TypeAlias
 
 import pytest
+from pymysql.err import ProgrammingError
 
 from tests.support.contract_client import Client
 from tests.support.recordings import FOLDER
@@ -86,12 +87,22 @@ def _compare(client: Client, table: str, bodies: Sequence[Sequence[Pair]]) -> No
         for pairs in bodies
         if pairs
         for mode in ("strict", "lax")
-        for there in [_loaded(client, table, pairs, strict=mode == "strict")]
+        for there in [_remembered(client, table, pairs, strict=mode == "strict")]
         for place, pair in enumerate(pairs)
         for expected in [getattr(pair, mode)]
         if there[place] != expected
     ]
     assert not different, "\n".join(different)
+
+
+def _remembered(client: Client, table: str, pairs: Sequence[Pair], *, strict: bool) -> list[Outcome]:
+    """The same, once more where the server has forgotten all ended loads meanwhile: beyond 1,000 it does (3.3)."""
+    try:
+        return _loaded(client, table, pairs, strict=strict)
+    except ProgrammingError as error:
+        if "There is no label named" not in str(error):
+            raise
+        return _loaded(client, table, pairs, strict=strict)
 
 
 def _loaded(client: Client, table: str, pairs: Sequence[Pair], *, strict: bool) -> list[Outcome]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from starrocks_txn_ops import cli
 from starrocks_txn_ops.verify.kept import Equal, Kept, kept_in
 from starrocks_txn_ops.verify.rules.report import Report, TableReport, document, lines, summary
 from starrocks_txn_sink.errors import OptionError
@@ -44,7 +45,7 @@ def test_another_comparison_is_refused(tmp_path: Path, text: str, share: float) 
 def test_a_file_of_something_else_stays_as_it_is(tmp_path: Path, content: str) -> None:
     file = kept(tmp_path)
     file.path.write_text(content)
-    with pytest.raises(OptionError, match="keeps no tables of verify"):
+    with pytest.raises(OptionError, match="was not written by verify --resume"):
         file.open(7, "0/1")
     assert file.path.read_text() == content
 
@@ -60,3 +61,9 @@ def test_the_report_names_both_positions_and_the_ledger_the_first_one() -> None:
     assert next(iter(lines(report))) == "position 0/2, going on behind a run at 0/1"
     assert document(report)["since"] == summary(report, 7).position == "0/1"
     assert document(Report("0/2", True, "", []))["since"] == "0/2"
+
+
+def test_a_file_of_sync_that_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["verify", str(tmp_path / "none.toml"), "--resume", str(tmp_path / "kept")]) == 2
+    assert "none.toml" in capsys.readouterr().err
+    assert not (tmp_path / "kept").exists()
