@@ -2,3 +2,5 @@
 
 A format is one module. Lanes, stages of Spark and tests run it through `RawFormat`.
 """
+
+import starrocks_txn_sink.arrow_start  # noqa: F401 - first: modules here make arrays while they are imported
