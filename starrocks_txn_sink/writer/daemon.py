@@ -4,11 +4,16 @@ A worker of Spark's own daemon imports them by itself, a second of processor tim
 `pyspark.zip` where that comes first on its path. A fork has no threads, so nothing here may start one in Python; the
 native ones of NumPy and Arrow take care of a fork by themselves.
 
+A worker shares the daemon's pages until it writes to them. A collection writes to every object that it visits, so the
+loaded modules are taken out of collections before the first fork.
+
 Where Spark ends a task early, its worker cannot write any more, and the daemon prints the traceback of that. Nothing is
 wrong then, so this daemon prints none.
 """
 
 import contextlib
+import gc
+import importlib
 import importlib.machinery
 import sys
 from collections.abc import Callable
@@ -30,12 +35,17 @@ def prefer_installed_pyspark() -> None:
 
 def preload() -> None:
     """Import what a lane needs, with the Kafka client where it is installed."""
+    gc.disable()  # a collection leaves holes for later objects, beside which nothing stays shared
     import pyspark.worker  # noqa: F401  (from the place that was just chosen)
 
     import starrocks_txn_sink.writer.assembling
 
+    for name in ("numpy.ma", "pyarrow.acero"):  # which NumPy and Arrow load when they need them
+        importlib.import_module(name)
     with contextlib.suppress(ImportError):  # confluent-kafka is an extra
         import starrocks_txn_sink.sources.kafka.ranges  # noqa: F401
+    gc.freeze()
+    gc.enable()
 
 
 def print_unless_gone(*values: object, **options: Any) -> None:

@@ -79,6 +79,42 @@ def test_a_task_takes_buffers_from_glibc_unless_the_user_has_chosen(
     assert pa.default_memory_pool().backend_name == pool
 
 
+_ARENAS = """
+import ctypes, os, sys, tempfile, threading
+from pyspark import TaskContext
+from starrocks_txn_sink.writer.worker import settle_memory
+
+TaskContext.get = object
+settle_memory()
+libc, all_here = ctypes.CDLL(None), threading.Barrier(12)
+libc.malloc.restype = libc.fopen.restype = ctypes.c_void_p
+
+def allocate():
+    all_here.wait()
+    libc.malloc(1000)
+    all_here.wait()
+
+threads = [threading.Thread(target=allocate) for _ in range(12)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+with tempfile.NamedTemporaryFile() as file:
+    stream = ctypes.c_void_p(libc.fopen(file.name.encode(), b"w"))
+    libc.malloc_info(0, stream)
+    libc.fclose(stream)
+    print(file.read().count(b"<heap nr="))
+"""
+
+
+@pytest.mark.skipif("CS_GNU_LIBC_VERSION" not in os.confstr_names, reason="of glibc alone")
+@pytest.mark.parametrize(("chosen", "arenas"), [(None, 2), ("5", 5)])
+def test_the_threads_of_a_task_share_two_arenas_unless_the_user_has_chosen(chosen: str | None, arenas: int) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "MALLOC_ARENA_MAX"}
+    environment |= {} if chosen is None else {"MALLOC_ARENA_MAX": chosen}
+    command = [sys.executable, "-c", _ARENAS]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=240, env=environment)
+    assert int(ended.stdout) == arenas
+
+
 # --- resources ---
 
 PASSWORD = "geheim"
