@@ -126,22 +126,21 @@ def session(sync: Sync) -> SparkSession:
 
 
 def session_settings(sync: Sync, *, local: bool) -> dict[str, bool | float | int | str | None]:
-    """The session's settings: the recommended ones, under those of FILE."""
+    """The session's settings: the recommended ones, with those of a `local` JVM of our own, under those of FILE."""
     import pyspark
 
+    from starrocks_txn_ops.sync.own_jvm import own_settings
     from starrocks_txn_sink.spark_version import recommended_conf
 
-    recommended, own = (
-        {**recommended_conf(preload=local), _PROGRESS_BAR: "false"},
-        dict(sync.spark),
-    )  # an empty text is a list without defaults
-    for name, mark in _LISTS.items():
-        if own.get(name):
-            own[name] = f"{recommended[name]}{mark}{own[name]}"
+    recommended, own = {**recommended_conf(preload=local), _PROGRESS_BAR: "false"}, dict(sync.spark)
+    for given in (own_settings(own, sync.checkpoint) if local else {}, own):  # an empty text is a list without defaults
+        for name, value in given.items():
+            mark = _LISTS.get(name)
+            recommended[name] = f"{recommended[name]}{mark}{value}" if mark and value else value
     if _SUBMITTED not in os.environ and not any(name in own for name in _ARCHIVES):
         scala = "2.12" if pyspark.__version__.startswith("3.") else "2.13"
-        own["spark.jars.packages"] = f"org.apache.spark:spark-sql-kafka-0-10_{scala}:{pyspark.__version__}"
-    return {**recommended, **own}
+        recommended["spark.jars.packages"] = f"org.apache.spark:spark-sql-kafka-0-10_{scala}:{pyspark.__version__}"
+    return {**recommended}  # dict is invariant
 
 
 def master_of(sync: Sync) -> str:
