@@ -20,6 +20,8 @@ RUNS = (
     "memory --megabytes 300",
     "scale --rows 200000 --rounds 5",
     "freshness --seconds 15 --only lanes",
+    "steady --warm-up 30 --seconds 20 --rounds 1",
+    "backlog --rows 500000 --rounds 1",
     "emulator",
 )
 

@@ -319,7 +319,7 @@ def _spare_helpers_of_tests() -> None:
         "NumpyArrayConverter": lambda _, value: isinstance(value, np.ndarray) and value.ndim == 1,
     }
     for name, answer in answers.items():
-        converter = getattr(T, name, None)
+        converter: Any = getattr(T, name, None)
         if hasattr(converter, "can_convert"):
             converter.can_convert = answer
 
