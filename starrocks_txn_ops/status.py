@@ -262,8 +262,8 @@ def _kafka_ends(args: argparse.Namespace) -> Ends | None:
 def _owner(status: JobStatus) -> str:
     if status.owner == HOLD:
         return (
-            f"a repair (verify --repair, resync), which holds or held the job since {status.owner_since}; its query "
-            "takes it back by itself, with its next rows"
+            f"a command (verify --repair or --exact, resync), which holds or held the job since {status.owner_since}; "
+            "its query takes it back by itself, with its next rows"
         )
     return f"run {status.owner} since {status.owner_since}" if status.owner else "none"
 

@@ -42,6 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--sample", metavar="SHARE", default="100%", help="a share of the keys, as in 1%%")
     parser.add_argument(
+        "--exact",
+        action="store_true",
+        help="hold the job at the source's position, for --hold seconds at most: exact for tables that never rest",
+    )
+    parser.add_argument(
         "--repair", action="store_true", help="write what is missing or different, delete what is extra; shows it first"
     )
     add_limits(parser)
@@ -66,7 +71,7 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=60,
         metavar="SECONDS",
-        help="the longest time that the job waits at once while rows are written (default %(default)g)",
+        help="the longest time that the job waits at once (default %(default)g)",
     )
     command_line.add_shared_arguments(parser, json={})
 
@@ -78,13 +83,22 @@ def run(args: argparse.Namespace) -> int:
     pattern = "|".join(f"(?:{pattern})" for pattern in args.table) or None
     if args.yes and not args.repair:
         raise OptionError("--yes agrees to a repair, and --repair is missing.", hint="Add --repair, or leave it out.")
-    return carry_out(args, matching(pattern), share_of(args.sample), repair=args.repair, kept=args.resume)
+    share = share_of(args.sample)
+    return carry_out(args, matching(pattern), share, repair=args.repair, kept=args.resume, exact=args.exact)
 
 
-def carry_out(args: argparse.Namespace, chosen: Chosen, share: float, *, repair: bool, kept: str | None = None) -> int:
+def carry_out(
+    args: argparse.Namespace,
+    chosen: Chosen,
+    share: float,
+    *,
+    repair: bool,
+    kept: str | None = None,
+    exact: bool = False,
+) -> int:
     """Compare the chosen tables, and repair them; prints the report, and returns its exit code.
 
-    `kept` is the path of what a run that did not end has found equal.
+    `kept` is the path of what a run that did not end has found equal. With `exact` the job stands meanwhile.
     """
     limits = Limits(share, max(0, args.rows_per_second), max(0, args.keys), max(0.0, args.wait))
     if not 1 <= args.hold <= _MOST_HELD:
@@ -98,7 +112,7 @@ def carry_out(args: argparse.Namespace, chosen: Chosen, share: float, *, repair:
     mending = Mending(args.hold, agreed) if repair else None
     sync = read_sync(args.file)
     former = None if kept is None else kept_in(kept, args.file, share)
-    report = verify(sync, chosen, limits, clock, progress, mending, former)
+    report = verify(sync, chosen, limits, clock, progress, mending, former, exact=args.hold if exact else 0)
     command_line.print_lines([json.dumps(document(report))] if args.json else lines(report))
     return report.exit_code
 

@@ -44,16 +44,19 @@ class Passage:
         deadline = Deadline.after(min(self.seconds, _LESS) if self.in_vain else self.seconds, self.clock)
 
         def look() -> Judgement | None:
-            self.last = self._judge(positions)
+            self.last = self.judge(positions)
             return self.last if self.last.passed else None
 
         self.in_vain = look_until(look, deadline) is None
         return not self.in_vain
 
-    def _judge(self, positions: Sequence[Position]) -> Judgement:
-        """By the first form that the ledger knows."""
-        reader = replace(self.reader, deadline=Deadline.after(_LOOK_SECONDS, self.clock))
-        reached = Reached.of_rows(reader.rows(f"SELECT {COLUMNS} FROM {{}} WHERE job = %s", self.job))
+    def reader_now(self) -> LedgerReader:
+        """The reader for one look at the ledger."""
+        return replace(self.reader, deadline=Deadline.after(_LOOK_SECONDS, self.clock))
+
+    def judge(self, positions: Sequence[Position]) -> Judgement:
+        """Whether the position is passed now, by the first of its forms that the ledger knows."""
+        reached = Reached.of_rows(self.reader_now().rows(f"SELECT {COLUMNS} FROM {{}} WHERE job = %s", self.job))
         partition = self.partition if any(name.startswith(self.partition) for name in reached.numbers) else ""
         last = positions[-1]
         if any(log for logs in reached.numbers.values() for log in logs):

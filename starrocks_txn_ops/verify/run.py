@@ -6,6 +6,7 @@ import contextlib
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 from starrocks_txn_ops.ledger_reader import LedgerReader
@@ -26,6 +27,7 @@ from starrocks_txn_ops.verify.rules.pairs import MYSQL, POSTGRESQL
 from starrocks_txn_ops.verify.rules.report import EQUAL, Report, TableReport, plan_of, summary
 from starrocks_txn_ops.verify.rules.statements import Statement
 from starrocks_txn_ops.verify.sides import Ask, Side, Source, open_source
+from starrocks_txn_ops.verify.standstill import Standstill, standing
 from starrocks_txn_sink.clock import Clock, Deadline
 from starrocks_txn_sink.errors import InputError, OptionError, StarRocksSinkError
 from starrocks_txn_sink.options.table_rules import SOURCE_TABLE
@@ -86,10 +88,12 @@ def verify(
     progress: Progress,
     mending: Mending | None = None,
     kept: Kept | None = None,
+    exact: int = 0,
 ) -> Report:
     """Compare the tables of a file that `chosen_by` takes. With `mending` what is different is repaired.
 
-    What is `kept` of a run that did not end is not compared again.
+    What is `kept` of a run that did not end is not compared again. The job stands at the snapshot's position for at
+    most `exact` seconds; 0: it goes on.
 
     Raises OptionError for a file without its source, InputError where there is nothing to compare, and the errors of
     both databases.
@@ -101,23 +105,32 @@ def verify(
             "The file names no job, whose ledger says how far it is.", hint='Write job = "…" in [target].'
         )
     numbered = needs_transactions(sync)
+    if exact and not numbered:
+        raise OptionError(_NO_ORDER, hint="Without --exact the tables are compared while the job goes on.")
     if mending is not None and not numbered:
         raise OptionError(_NO_ORDER, hint=_SNAPSHOT)
     tables, left_out = mapping.mapped(read_catalog(place, password, 60.0), sync.routes, sync.topics)
     chosen = chosen_by(tables, left_out)
     options = replace(sync.options, read_timeout=max(sync.options.read_timeout, _STATEMENT_SECONDS))
-    with contextlib.closing(LeaderConnection(options)) as leader, open_source(place, password) as source:
+    with contextlib.closing(LeaderConnection(options)) as leader, contextlib.ExitStack() as ends:
         reader = LedgerReader(leader, options.database, Deadline.after(60.0, clock))
         reader.require_job(str(job))
         connector = mapping.connector_of(sync.topics)
         seconds = limits.seconds if numbered else 0.0  # a ledger of offsets never says it
         passage = Passage(reader, str(job), connector, seconds, clock, numbered)
-        run = _Run(sync, place.postgresql, source, leader, passage, limits, clock, progress, kept)
+        snapshot, still = partial(open_source, place, password), None
+        if exact:
+            holder = Holder(options, leader, exact, clock)
+            source, still = ends.enter_context(standing(snapshot, passage, holder, progress))
+        else:
+            source = ends.enter_context(snapshot())
+        run = _Run(sync, place.postgresql, source, leader, passage, limits, clock, progress, kept, still)
         began = int(clock.wall())
         if kept is not None:
             kept.open(began, source.position[0])
             began = kept.began
         report = run.report(chosen, left_out)
+        run.go_on()
         report = report if mending is None else run.mended(report, mending)
         if len(chosen) == len(tables) and limits.share == 1.0:
             _keep(report, began, str(job), SqlLedger(leader, options.database), clock, progress)
@@ -170,22 +183,36 @@ class _Run:
     clock: Clock
     progress: Progress
     kept: Kept | None = None
+    still: Standstill | None = None
     pace: Pace = field(init=False)
     comparisons: dict[int, Comparison] = field(default_factory=dict)  # by the number of their report
 
     def __post_init__(self) -> None:
         self.pace = Pace(self.limits.rows_a_second, self.clock)
 
-    def report(self, tables: Sequence[Mapped], left_out: dict[str, str]) -> Report:
-        position = self.source.position[0]
+    def go_on(self) -> None:
+        """Have the job go on, if it stands."""
+        if self.still is not None:
+            self.still.free()
+        self.still = None
+
+    def _passed(self) -> tuple[bool, str]:
+        """Wait until the job has passed the snapshot's position; whether it has, or what it lacks."""
+        if self.still is not None:
+            return True, ""
         self.progress.says(
-            f"The snapshot of the source is at {position}; waiting until the job has passed it, "
+            f"The snapshot of the source is at {self.source.position[0]}; waiting until the job has passed it, "
             f"at most {self.passage.seconds:g} s (at a source at rest a commit to a table of the job brings it there)."
         )
-        passed = self.passage.passed(self.source.position)
-        lacks = "" if passed else self.passage.last.lacks
-        if not passed:
-            self.progress.says(f"The job has not passed it: {lacks or 'its ledger has nothing of the source'}.")
+        if self.passage.passed(self.source.position):
+            return True, ""
+        lacks = self.passage.last.lacks
+        self.progress.says(f"The job has not passed it: {lacks or 'its ledger has nothing of the source'}.")
+        return False, lacks
+
+    def report(self, tables: Sequence[Mapped], left_out: dict[str, str]) -> Report:
+        position = self.source.position[0]
+        passed, lacks = self._passed()
         plans = [(table, self._plan(table)) for table in tables]
         counts: dict[int, int] = {}
         for _, plan in plans:
@@ -301,13 +328,23 @@ class _Run:
         if equal is not None:
             note = f"found equal at {equal.position}, by a run that did not end"
             return TableReport(comparison.table, comparison.collections, rows=equal.rows, notes=(note,))
-        sizes = (rows, Side(comparison.target, self._ask_target).count())
-        verdict = Verdict(self.limits.shown)
-        self._walk(comparison, self.source.snapshot, sizes, verdict)
+        exact = self.still is not None
+        while True:  # a second time if the job has gone on meanwhile
+            sizes = (rows, Side(comparison.target, self._ask_target).count())
+            verdict = Verdict(self.limits.shown)
+            self._walk(comparison, self.source.snapshot, sizes, verdict)
+            if self.still is None or self.still.stands():
+                break
+            exact = False
+            self.go_on()
+            self.progress.says("The job has gone on: this table and those behind it are compared without a hold.")
+            self.passage.passed(self.source.position)
         history = mapping.history_note(self.sync.assembly.rule_set, comparison.table)
         notes = (*comparison.notes, *((history,) if history else ()))
         key = tuple(pair.name for pair in comparison.source.keys)
-        report = TableReport(comparison.table, comparison.collections, key, sizes, verdict, comparison.lacks, notes)
+        report = TableReport(
+            comparison.table, comparison.collections, key, sizes, verdict, comparison.lacks, notes, exact=exact
+        )
         if self.kept is not None and report.status == EQUAL:
             self.kept.keep(_title(comparison), Equal(self.source.position[0], sizes))
         return report
@@ -327,6 +364,9 @@ class _Run:
         target = Side(comparison.target, self._ask_target)
 
         def look(keys: Sequence[Key], waits: bool) -> Look:
+            if self.still is not None:  # nothing moves: the look is the snapshot's, and what differs is different
+                rows = _in_batches(source, keys)
+                return Look(rows, _in_batches(target, keys), rows, True)
             before = _in_batches(now, keys)
             if not waits:
                 return Look(before, _in_batches(target, keys), before, False)
@@ -345,7 +385,8 @@ class _Run:
             ranges = core.spans(source.boundary, source.after, source.count_of, of_range, low=low)
 
         def pause(number: int) -> None:
-            self.clock.sleep(_PAUSE * number)
+            if self.still is None:
+                self.clock.sleep(_PAUSE * number)
 
         core.compare(source, target, ranges, look, judge, verdict, told, pause, is_taken, known_keys)
 

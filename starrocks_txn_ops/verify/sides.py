@@ -23,6 +23,8 @@ _POSTGRESQL_SETTINGS: Final = (
     "-c TimeZone=UTC -c DateStyle=ISO -c IntervalStyle=iso_8601 -c extra_float_digits=1 -c bytea_output=hex "
     "-c client_encoding=UTF8"
 )
+_STANDBY: Final = "A standby of PostgreSQL does not say which transactions its snapshot shows."
+_WITHOUT_PLACE: Final = "MySQL does not say the place of a snapshot in its binlog, as MariaDB does."
 # The highest place of the log, also of commits that are visible and not yet on the disk (synchronous_commit = off).
 _LSN: Final = (
     "\nSELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END"
@@ -98,11 +100,24 @@ def _text(value: Any) -> str | None:
 
 
 class Source:
-    """The source: a snapshot that stands still (`snapshot`), and its rows as they are now (`now`)."""
+    """The source: a snapshot that stands still (`snapshot`), and its rows as they are now (`now`).
+
+    `shown` is what the snapshot says that it shows beyond its `position` (`protocol.bound`). `unknown` says why a job
+    cannot stand still at it, "" if it can.
+    """
 
     def __init__(
-        self, snapshot: Ask, now: Ask, position: Place, place: Callable[[], Place], end_snapshot: Callable[[], None]
+        self,
+        snapshot: Ask,
+        now: Ask,
+        position: Place,
+        place: Callable[[], Place],
+        end_snapshot: Callable[[], None],
+        shown: str = "",
+        unknown: str = "",
     ) -> None:
+        self.shown = shown
+        self.unknown = unknown
         self.snapshot = snapshot
         self.end_snapshot = end_snapshot
         self.now = now
@@ -132,7 +147,8 @@ def _postgresql(place: SourceDatabase, password: str) -> Iterator[Source]:
     ):
         moving.autocommit = True
         still.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        still.execute("\nSELECT 1 FROM pg_class LIMIT 1")  # the first statement takes the snapshot
+        # The first statement takes the snapshot.
+        shown, standby = still.execute("\nSELECT txid_current_snapshot()::text, pg_is_in_recovery()").fetchone()
         position = (str(still.execute(_LSN).fetchone()[0]),)
 
         def asking(connection: Any) -> Ask:
@@ -141,7 +157,8 @@ def _postgresql(place: SourceDatabase, password: str) -> Iterator[Source]:
         def place_now() -> Place:
             return (str(moving.execute(_LSN).fetchone()[0]),)
 
-        yield Source(asking(still), asking(moving), position, place_now, still.rollback)
+        unknown = _STANDBY if standby else ""
+        yield Source(asking(still), asking(moving), position, place_now, still.rollback, str(shown), unknown)
 
 
 @contextlib.contextmanager
@@ -168,7 +185,10 @@ def _mysql(place: SourceDatabase, password: str) -> Iterator[Source]:
         ask_still, ask_now = asking(still), asking(moving)
         ask_still(("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", ()))
         ask_still(("START TRANSACTION WITH CONSISTENT SNAPSHOT", ()))
-        yield Source(ask_still, ask_now, _binlog(ask_still), lambda: _binlog(ask_now), still.rollback)
+        position = _binlog(ask_still)
+        # MariaDB's place is that of the snapshot itself, and has the form of GTIDs in front once it has any.
+        unknown = "" if len(position) > 1 else _WITHOUT_PLACE
+        yield Source(ask_still, ask_now, position, lambda: _binlog(ask_now), still.rollback, unknown=unknown)
 
 
 def _binlog(ask: Ask) -> Place:

@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import orjson
 
@@ -15,6 +16,9 @@ from starrocks_txn_sink.errors import CommitFailed, Fenced, OutcomeUnknown, Tran
 from starrocks_txn_sink.protocol import fencing, ledger
 from starrocks_txn_sink.protocol.label import Aborted, Committed, Label, LabelPrefix, Outcome, Steps, Unknown
 from starrocks_txn_sink.protocol.ledger import Owner, Position, position_rows
+
+REPLAYED: Final = "replayed"
+"""Name of the ledger's marker with the label of the last replay of dead letters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +160,7 @@ class ReplayOwnership(Ownership):
     A marker in the ledger, of the name `marker`, has its last label.
     """
 
-    marker: str = "replayed"
+    marker: str = REPLAYED
 
     def recover(self, label: str, spans: Sequence[PositionSpan], rng: random.Random) -> Steps[Outcome]:
         """Settle an unknown outcome: end the label for good, and look for its marker; raises Fenced."""

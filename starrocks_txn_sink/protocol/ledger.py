@@ -389,7 +389,8 @@ def check_owner(job: str, mine: Owner, rng: random.Random) -> Steps[None]:
         raise QueryFailed("An earlier claim of this writer took effect after its last one.", hint=_AGAIN)
     if holder is not None and holder.held_from in (mine.token, *mine.written):
         raise JobHeld(
-            f"The job is held since {holder.since}, for at most {holder.batch} s, by a command that repairs its tables."
+            f"The job is held since {holder.since}, for at most {holder.batch} s, by a command that repairs or "
+            "compares its tables."
         )
     if holder is None or holder.token != mine.token:
         raise fenced("The job" if mine.kind == DRIVER else "The replay of the job's dead letters", holder)

@@ -19,6 +19,7 @@ from starrocks_txn_sink.assembler.verified.rules import VerifiedPolicy
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.coordinator.coordinator import join_missing
 from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.protocol.bound import Bound
 from starrocks_txn_sink.sink.assembly import Assembly
 from starrocks_txn_sink.sink.checkpoint import query_directory
 from starrocks_txn_sink.sink.input import Input
@@ -47,6 +48,12 @@ class Opening:
     now: float = 0.0
     clock: ReadingClock = ReadingClock()  # noqa: RUF009 - frozen
     policy: Policy | VerifiedPolicy | None = None
+
+    def bounded(self, bound: Bound | None) -> Opening:
+        """The same, in which nothing behind a `bound` is released; it counts for whole transactions of Debezium."""
+        if bound is None or not isinstance(self.policy, VerifiedPolicy):
+            return self
+        return replace(self, policy=replace(self.policy, bound=bound))
 
 
 @dataclass(slots=True)

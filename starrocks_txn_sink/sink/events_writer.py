@@ -7,7 +7,7 @@ a manifest for each micro-batch (`sink.events_state`). Lanes take events in arri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -15,11 +15,15 @@ from pyspark.sql import types as T
 
 from starrocks_txn_sink.assembler.rules.by_rules import RowRules
 from starrocks_txn_sink.assembler.rules.spill import Manifest
+from starrocks_txn_sink.assembler.verified.bounds import BOUND_REACHED
+from starrocks_txn_sink.assembler.verified.intake import VerifiedState
 from starrocks_txn_sink.clock import Clock, SystemClock
 from starrocks_txn_sink.coordinator.coordinator import join_missing
 from starrocks_txn_sink.coordinator.model import LaneShare, Receipt
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.protocol.bound import NEAR, Bound
+from starrocks_txn_sink.protocol.ledger import Position
 from starrocks_txn_sink.rows.arrival import SMALL_ROWS
 from starrocks_txn_sink.sink.assembly import Assembly
 from starrocks_txn_sink.sink.events_state import EventsState, Opening
@@ -37,7 +41,7 @@ from starrocks_txn_sink.sources.formats.declared_keys import with_declared_keys
 from starrocks_txn_sink.sources.formats.raw_format import POSITION, SOURCE_PARTITION
 from starrocks_txn_sink.sources.kafka.spark_reader import PlannedRanges, needs_topic_names, query_partitions
 from starrocks_txn_sink.sources.kafka.topic_ids import TopicIds, ask_ids
-from starrocks_txn_sink.telemetry import Listener, get_logger
+from starrocks_txn_sink.telemetry import Event, Listener, get_logger
 from starrocks_txn_sink.writer.assembling import AssemblySpec
 from starrocks_txn_sink.writer.lane_try import SparkLane
 from starrocks_txn_sink.writer.messages import CarryOver, LaneReport, Message, of_kind
@@ -86,13 +90,16 @@ class EventsWriter:
     def write(self, source: Input, task: LaneTask, listener: Listener, collect: Collect) -> None:
         """Write one micro-batch of events."""
         is_first = self.state.is_first
-        opening = self.state.begin(source)
+        bound = self.session.bound_now(task.options)
+        opening = self.state.begin(source).bounded(bound)
         if is_first and self.progress is not None:
             self.progress.resume(opening.before.marks)
         self._name_topics(source, task, opening)
         alter = partial(add_missing, task.options, self.session, listener, rules=self.rules.rules)
         outcome = self._lanes(source, replace(task, modes=self.assembly.modes), opening, collect, alter)
         self._memory.learn(outcome.receipts)
+        if bound is not None:
+            self._stand(bound, outcome.carried[0], task.options, listener)
         committed = not all(receipt.recycled for receipt in outcome.receipts)  # at the end, which checks the owner
         marks = self.progress.snapshot.waiting if self.progress is not None else {}
         self.state.publish(
@@ -104,6 +111,14 @@ class EventsWriter:
             marks=marks,
             topics=self._topics.known,
         )
+
+    def _stand(self, bound: Bound, carried: CarryOver, options: SinkOptions, listener: Listener) -> None:
+        """Raise JobHeld if there is something behind the bound: the micro-batch is not over, and comes again."""
+        notice = at_bound(carried, self.session.positions)
+        if notice is not None:
+            held = self.session.stand(options, bound, notice.fields["how"])
+            listener(notice)
+            raise held
 
     # --- the source's partitions ---
 
@@ -264,6 +279,20 @@ class EventsWriter:
         assembly = replace(assembly, content=encoder, lines=lines)
         task = replace(task, options=self.terms.options, keys=self.terms.keys)
         return opened.run(SparkLane(task, assembly), len(assembly.ranges))
+
+
+def at_bound(carried: CarryOver, positions: Mapping[str, Position]) -> Event | None:
+    """The notice that there is something behind the bound; None without one.
+
+    Another driver may have written more, before the bound was known: by the ledger's `positions` that is not EXACT.
+    """
+    for notice in carried.notices:
+        if notice.name == BOUND_REACHED:
+            source = notice.fields["source"]
+            state, visible = carried.partitions[source].state, positions.get(source)
+            further = visible is not None and isinstance(state, VerifiedState) and visible.position > state.released
+            return replace(notice, fields={**notice.fields, "how": NEAR}) if further else notice
+    return None
 
 
 def _partitions(source: Input) -> frozenset[tuple[str, int]]:

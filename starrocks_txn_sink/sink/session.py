@@ -28,10 +28,11 @@ from typing import Any, Final
 
 from starrocks_txn_sink.clock import Clock, Deadline, SystemClock, microseconds
 from starrocks_txn_sink.coordinator.model import Receipt
-from starrocks_txn_sink.errors import LedgerBehind, OptionError, QueryRefused, StarRocksSinkError, advise
+from starrocks_txn_sink.errors import JobHeld, LedgerBehind, OptionError, QueryRefused, StarRocksSinkError, advise
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions
-from starrocks_txn_sink.protocol import dead_letters, fencing, ledger
+from starrocks_txn_sink.protocol import bound as bounds, dead_letters, fencing, ledger
+from starrocks_txn_sink.protocol.bound import Bound
 from starrocks_txn_sink.protocol.label import LabelPrefix, Result, Steps, run
 from starrocks_txn_sink.rows.segments import Skip
 from starrocks_txn_sink.sink.checkpoint import Proof, ProofLog
@@ -77,6 +78,8 @@ class Session:
     token: str = ""
     written: frozenset[str] = frozenset()  # tokens of all claims, also of those without an answer
     positions: dict[str, ledger.Position] = field(default_factory=dict)
+    bound: Bound | None = None  # of the take-over; nothing behind it is written while it holds
+    stands: str = ""  # the token of the bound at which the job stands
     hold: bool = False  # lanes hold rows back, because keys were repeated in the last micro-batch (`rows.body`)
     skips: dict[str, Skip] = field(default_factory=dict)  # by source partition: replayed rows that the ledger has
     accepted: Sequence[str] = ()  # tokens of `recover --accept-ledger`
@@ -149,6 +152,22 @@ class Session:
             self.positions[span.partition] = ledger.Position(
                 span.partition, span.last, self.checkpoint, receipt.batch_id, receipt.label, 0, span.digest
             )
+
+    def bound_now(self, options: SinkOptions) -> Bound | None:
+        """The bound that still holds; without one in the take-over nothing is asked."""
+        if self.bound is not None:
+            now = run_once(options, bounds.read(self.job, random.Random()), options.batch_deadline)
+            self.bound = now if now is not None and now.token == self.bound.token else None
+        return self.bound
+
+    def stand(self, options: SinkOptions, bound: Bound, how: str) -> JobHeld:
+        """All in front of the bound is visible: say so in the ledger; the error with which the try ends."""
+        run_once(options, bounds.reach(self.job, bound, how, random.Random()), options.batch_deadline)
+        self.stands = bound.token
+        return JobHeld(
+            f"The job is held at the position {bound.text} of its source, for at most {bound.seconds} s, by a command "
+            "that compares its tables."
+        )
 
     def proof(self, batch: int) -> Proof:
         """The proof of this session after micro-batch `batch`, for the query's next start."""
@@ -299,12 +318,14 @@ def open_session(
     resumption: Resumption = FROM_THE_BEGINNING,
     seconds: float | None = None,
     tokens: set[str] | None = None,
+    stood: str = "",
 ) -> Session:
     """Check the server, read the columns of `typed_tables` and, for exactly-once, create the ledger and take over.
 
     `resumption` is the place where a streaming query goes on. The call takes at most `seconds`, or `batch_deadline`.
     `tokens` are for further tries at one write: the job is not taken from an owner with another token
-    (`fencing.refuse_successor`), and the call adds those that it writes.
+    (`fencing.refuse_successor`), and the call adds those that it writes. It waits for the end of the bound with the
+    token `stood`, at which the job stands.
 
     Raises LedgerBehind when the ledger knows less than the query's checkpoint, Fenced when a newer run took over
     meanwhile, OptionError for a server that is too old, QueryRefused without the privileges, DeadlineExceeded when the
@@ -326,7 +347,7 @@ def open_session(
                 ddl = partial(dead_letters.create_table, options.database)
                 connection.create_table(ddl, options.ledger_replication, deadline)
         if options.exactly_once:
-            _take_over(session, options, connection, deadline, resumption, tokens)
+            _take_over(session, options, connection, deadline, resumption, tokens, stood)
     return session
 
 
@@ -337,6 +358,7 @@ def _take_over(
     deadline: Deadline,
     resumption: Resumption,
     tokens: set[str] | None,
+    stood: str,
 ) -> None:
     sql_ledger = SqlLedger(connection, options.database)
     if options.ledger_create:
@@ -349,10 +371,18 @@ def _take_over(
     steps = fencing.take_over(scope, new_token if tokens is None else _collecting(new_token, tokens), rng)
     resuming = resume(resumption, session.job, session.checkpoint, steps, rng)
     with contextlib.closing(HttpTransport(options)) as transport:
+
+        def carry_out(steps: Steps[Result]) -> Result:
+            return run(steps, transport, deadline.clock, deadline, sql_ledger)
+
         with contextlib.nullcontext() if options.ledger_create else advising(_CREATE_IS_OFF):
+            if stood:
+                carry_out(bounds.await_end(session.job, stood, rng))
             if tokens is not None:
-                run(fencing.refuse_successor(session.job, tokens, rng), transport, deadline.clock, deadline, sql_ledger)
-            resumed = run(resuming, transport, deadline.clock, deadline, sql_ledger)
+                carry_out(fencing.refuse_successor(session.job, tokens, rng))
+            resumed = carry_out(resuming)
+            bound = carry_out(bounds.read(session.job, rng))
+        session.bound = bound if bound is not None and bound.token != stood else None
         state, session.accepted = resumed.take_over, resumed.accepted
         session.token, session.positions = state.owner.token, state.positions
         session.written = state.owner.written

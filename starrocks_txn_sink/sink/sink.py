@@ -59,13 +59,15 @@ class JobRun:
     """A job's run in this process: the session that owns the job, the session's writer, and what is left behind.
 
     `served`: StarRocks has begun a transaction of the job. `ending` has failed sessions whose labels may still be open,
-    by epoch. `replaced` says of a query's run that has lost the job which checkpoint's writer has it now.
+    by epoch. `replaced` says of a query's run that has lost the job which checkpoint's writer has it now. `stands` is
+    the token of the bound at which the job stands (`protocol.bound`).
     """
 
     job: str
     session: sessions.Session | None = None
     writer: EventsWriter | RowsWriter | None = None
     served: bool = False
+    stands: str = ""
     ending: dict[str, sessions.Session] = field(default_factory=dict)
     replaced: dict[str, str] = field(default_factory=dict)
     _turn: threading.Lock = field(default_factory=threading.Lock)
@@ -335,8 +337,9 @@ class StarRocksSink:
             with self._jobs.tag(source.spark), self.auditing.while_writing() if self.auditing else nullcontext():
                 self._run_lanes(source, run, session, tries)
         except BaseException as error:
-            if has_begun(error):
+            if has_begun(error) or session.stands:
                 run.served = True
+            run.stands = session.stands
             run.fail(session, self.options)
             raise
         if session.proofs is not None:
@@ -360,6 +363,7 @@ class StarRocksSink:
                 resumption=sessions.Resumption(first, proofs.read() if proofs and first else ()),
                 seconds=sessions.seconds_of_try(self.options, tries.deadline),
                 tokens=tries.tokens,
+                stood=run.stands,
             )
         run.open(session)
         session.prove_in(proofs)

@@ -33,7 +33,7 @@ class Mended:
 class TableReport:
     """A table's result. `reason` says why it was not compared, `lacks` has columns that StarRocks' table lacks.
 
-    `mended`: what a repair has done with the rows that are different.
+    `mended`: what a repair has done with the rows that are different. `exact`: the job stood at the position meanwhile.
     """
 
     table: str
@@ -46,6 +46,7 @@ class TableReport:
     reason: str = ""
     skipped: bool = False
     mended: Mended | None = None
+    exact: bool = False
 
     @property
     def rows_different(self) -> int:
@@ -129,6 +130,7 @@ def _table_document(table: TableReport) -> dict[str, Any]:
         "table": table.table,
         "sources": [*table.sources],
         "status": table.status,
+        "exact": table.exact,
         "reason": table.reason or None,
         "source_rows": table.rows[0],
         "target_rows": table.rows[1],
@@ -168,7 +170,8 @@ def _table_lines(table: TableReport) -> Iterator[str]:
     if table.reason:
         yield f"{title}: {table.status}, {table.reason}"
     else:
-        yield f"{title}: {table.status}, {table.rows[0]} rows at the source, {table.rows[1]} in StarRocks"
+        exact = ", exact" if table.exact else ""
+        yield f"{title}: {table.status}, {table.rows[0]} rows at the source, {table.rows[1]} in StarRocks{exact}"
     counts = [f"{kind} {verdict.counts[kind]}" for kind in _KINDS if verdict.counts[kind]]
     if verdict.uncounted:
         counts.append(f"{verdict.uncounted} more look different, and were not looked at again")

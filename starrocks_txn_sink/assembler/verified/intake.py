@@ -123,6 +123,11 @@ class VerifiedState(model.SourceState):
         given_up = {GIVEN_UP: len(self.quarantined)} if self.quarantined else {}
         return {**self._logs(), **given_up}
 
+    @property
+    def released(self) -> int:
+        """The position of the last released unit; that of a snapshot in front of all transactions is its number."""
+        return self.snapshots if self.last_position is None else self.last_position
+
     def _logs(self) -> Places:
         numbers = self.past.gtids.numbers
         if numbers:

@@ -19,7 +19,7 @@ from starrocks_txn_sink.assembler.rules import history, model
 from starrocks_txn_sink.assembler.rules.history import NOWHERE, Kind
 from starrocks_txn_sink.assembler.rules.intake import Indexes, Mask
 from starrocks_txn_sink.assembler.rules.segments import concat_ranges
-from starrocks_txn_sink.assembler.verified import intake as v, repeats, tally
+from starrocks_txn_sink.assembler.verified import bounds, intake as v, repeats, tally
 from starrocks_txn_sink.assembler.verified.deliveries import integer_column
 from starrocks_txn_sink.assembler.verified.gtids import has_gtid
 from starrocks_txn_sink.assembler.verified.intake import HeldBlob, VerifiedIntake, VerifiedState
@@ -29,6 +29,7 @@ from starrocks_txn_sink.assembler.verified.tally import Tally, TransactionClasse
 from starrocks_txn_sink.assembler.verified.units import LostUnit, Units, same_events
 from starrocks_txn_sink.errors import SourceChanged, SourceTransactionError
 from starrocks_txn_sink.options.checks import check_choice
+from starrocks_txn_sink.protocol.bound import Bound
 from starrocks_txn_sink.telemetry import Event
 
 OnOpenTimeout = Literal["quarantine", "fail"]
@@ -53,12 +54,14 @@ class VerifiedPolicy:
     Afterwards `quarantine` sends its rows to `dead_letter_table` or, without one, drops and counts them; `fail` stops
     the job. `new_sources` follow others under their names, from a time of Kafka's messages on: a lane takes these
     for another source partition (`verified.sources`). None: the rules are those of a stage, which has no such way on.
+    `bound`: nothing behind it is released, which the notice `bound.reached` says.
     """
 
     open_timeout: float | None = None
     on_open_timeout: OnOpenTimeout = "quarantine"
     dead_letter_table: str | None = None
     new_sources: tuple[str, ...] | None = ()
+    bound: Bound | None = None
 
     def __post_init__(self) -> None:
         check_choice("on_open_timeout", self.on_open_timeout, get_args(OnOpenTimeout))
@@ -136,7 +139,7 @@ class VerifiedAssembler:
         table = table.combine_chunks()  # rows are taken from it piece by piece
         counts = tally.tally(table, now - (self.policy.open_timeout or math.inf), with_rows, state.settled)
         self._refuse_known_ids(table, counts, state)
-        classes = tally.classify(counts, state.last_position, state.past)
+        classes, at_bound = self._cut(counts, tally.classify(counts, state.last_position, state.past), state)
         self._refuse(table, counts, classes, now)
         judgement = _JudgedEvents(table, replace(counts, position=classes.position), classes)
         past, unproved, unsettled = self._judge_repeats(judgement, state, everything, with_rows)
@@ -152,8 +155,18 @@ class VerifiedAssembler:
         state, letters, notices = self._give_up(judgement, state, intake)
         state, waiting = self._report_waiting(judgement, state, now)
         counters = replace(intake.counters, unknown_repeats=int(unknown.sum()))
-        notices = (*notices, *waiting, *trusted, *self._repeat_notices(table.filter(pa.array(unknown))))
+        notices = (*notices, *waiting, *trusted, *at_bound, *self._repeat_notices(table.filter(pa.array(unknown))))
         return _judgement(judgement, state, counters, expired, letters, notices)
+
+    def _cut(
+        self, counts: Tally, classes: TransactionClasses, state: VerifiedState
+    ) -> tuple[TransactionClasses, tuple[Event, ...]]:
+        """The classes up to the bound of this source, and a notice if there is something behind it."""
+        bound = self.policy.bound
+        if bound is None or bound.source != self.source:
+            return classes, ()
+        classes, how = bounds.cut(bound, counts, classes, state.settled.ids)
+        return classes, (Event(bounds.BOUND_REACHED, {"source": self.source, "how": how}),) if how else ()
 
     def _refuse_known_ids(self, table: pa.Table, counts: Tally, state: VerifiedState) -> None:
         """Raise SourceChanged for a transaction with a known id, whose END was at another place, or below this one."""

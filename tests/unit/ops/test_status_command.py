@@ -112,7 +112,10 @@ def test_a_hold_is_said(jobs: Emulator, capsys: Shown) -> None:
         f"UPDATE shop.{LEDGER_TABLE} SET epoch = 'hold', batch = 30 WHERE job = 'first' AND kind = 'driver'",
     )
     assert command(jobs, "--job", "first") == 0
-    assert "  owner: a repair (verify --repair, resync), which holds or held the job since " in capsys.readouterr().out
+    assert (
+        "  owner: a command (verify --repair or --exact, resync), which holds or held the job since "
+        in capsys.readouterr().out
+    )
 
 
 def test_the_last_proof_is_said(jobs: Emulator, capsys: Shown) -> None:
