@@ -7,9 +7,10 @@ from random import Random
 from typing import Any
 
 from starrocks_txn_sink.errors import NotSent, ReplyLost
+from starrocks_txn_sink.protocol.bound import WriteBound
 from starrocks_txn_sink.protocol.ledger import ListUnfinished, WriteClaim, WriteMarker
 from starrocks_txn_sink.protocol.wire import Operation, Request
-from tests.support.model_ledger import ModelLedger
+from tests.support.model_ledger import WRITES, ModelLedger
 from tests.support.model_server import Fault, ModelServer
 
 from .profile import Profile
@@ -54,7 +55,7 @@ class Cluster:
             else:
                 self._reply(respond, self.server.execute(needed, fault))
                 self._maybe_forget(needed.label)
-        elif isinstance(needed, (WriteClaim, WriteMarker)):
+        elif isinstance(needed, WRITES):
             self._insert(needed, fault, respond)
         else:
             answer = self.ledger.read(needed)
@@ -103,7 +104,7 @@ class Cluster:
         self._trace.say("frontend", f"{label} is committed")
         self._publish_later(label, fault, lambda: self._reply(respond, reply))
 
-    def _insert(self, question: WriteClaim | WriteMarker, fault: Fault | None, respond: Respond) -> None:
+    def _insert(self, question: WriteClaim | WriteMarker | WriteBound, fault: Fault | None, respond: Respond) -> None:
         name = self.ledger.insert(question)
         self._publish_later(name, fault, lambda: self._reply(respond, None))
 

@@ -162,8 +162,16 @@ class Driver(Node):
         if self.oddity in LEDGERS:
             resuming = _over_another_ledger(self.oddity, resuming)
         self._fiber = Fiber(
-            self, resuming, self.scheduler.now + world.options.batch_deadline, world.network.send, self._taken_over
+            self,
+            self._resuming(resuming),
+            self.scheduler.now + world.options.batch_deadline,
+            world.network.send,
+            self._taken_over,
         )
+
+    def _resuming(self, resuming: Steps[Resumed]) -> Steps[Resumed]:
+        """The steps of the take-over, with what a kind of driver has around them."""
+        return resuming
 
     def _proofs(self) -> list[Proof]:
         """The proofs of its checkpoint, with the skips of its own plan last.

@@ -10,10 +10,11 @@ from typing import Any
 from starrocks_txn_sink.coordinator.coordinator import LANE
 from starrocks_txn_sink.errors import BadReply, NotSent, QueryFailed, ReplyLost, TransportError
 from starrocks_txn_sink.protocol.label import LedgerRequest
-from starrocks_txn_sink.protocol.ledger import ReadMarker, WriteClaim, WriteMarker
+from starrocks_txn_sink.protocol.ledger import ReadMarker, WriteClaim
 from starrocks_txn_sink.protocol.openings import LaneQuestion
 from starrocks_txn_sink.protocol.turns import TurnRequest
 from starrocks_txn_sink.protocol.wire import Operation, Reply, Request, Status
+from tests.support.model_ledger import WRITES
 from tests.support.model_server import Fault
 
 from .cluster import Cluster, Respond
@@ -173,7 +174,7 @@ class Network:
         if isinstance(needed, Request):
             kinds = self._kinds[needed.operation]
         else:
-            kinds = self._writes if isinstance(needed, (WriteClaim, WriteMarker)) else self._reads
+            kinds = self._writes if isinstance(needed, WRITES) else self._reads
         if not kinds:
             return None
         self.faults += 1

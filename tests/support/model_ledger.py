@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from starrocks_txn_sink.clock import Deadline
+from starrocks_txn_sink.protocol.bound import BOUND, ReadBound, WriteBound
 from starrocks_txn_sink.protocol.label import LedgerRequest
 from starrocks_txn_sink.protocol.ledger import (
     ACCEPTED,
@@ -21,6 +22,7 @@ from starrocks_txn_sink.protocol.ledger import (
 )
 from tests.support.model_server import ModelServer
 
+WRITES = (WriteClaim, WriteMarker, WriteBound)
 _OWNER = ("token", "epoch", "checkpoint", "batch", "updated_at")
 _POSITION = ("name", "position", "checkpoint", "batch", "label", "row_count", "digest")
 
@@ -35,18 +37,20 @@ class ModelLedger:
     def execute(self, question: LedgerRequest, deadline: Deadline) -> Any:
         """Answer at once; what was inserted is visible when the answer comes."""
         del deadline
-        if isinstance(question, (WriteClaim, WriteMarker)):
+        if isinstance(question, WRITES):
             self._server.publish(self.insert(question))
             return None
         return self.read(question)
 
-    def insert(self, question: WriteClaim | WriteMarker) -> str:
+    def insert(self, question: WriteClaim | WriteMarker | WriteBound) -> str:
         """Commit what `question` changes; returns the name that `publish` of the server makes it visible by."""
         self._inserts += 1
         name = f"insert {self._inserts}"
         sql, values = question.statement("model")
         columns = sql[sql.index("(") + 1 : sql.index(")")].split(", ")
         row = dict(zip(columns, (*values, f"{self._server.now:.3f}"), strict=True))  # the last column is now()
+        if isinstance(question, WriteBound):  # a job has one, whatever its name
+            row["bound"], row["name"] = row["name"], ""
         self._server.store.insert(row, name)
         return name
 
@@ -73,6 +77,10 @@ class ModelLedger:
                 rows = [(row["kind"], row.get("token")) for row in traces]
             case ReadPositions(job):
                 rows = [_columns(row, _POSITION) for key, row in ledger.items() if key[:2] == (job, POSITION)]
+            case ReadBound(job):
+                row = ledger.get((job, BOUND, ""))
+                age = 0 if row is None else int(self._server.now) - int(float(row["updated_at"]))
+                rows = [] if row is None else [(row["bound"], row["token"], row["batch"], age)]
         return question.result(rows)
 
 

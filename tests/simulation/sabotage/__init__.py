@@ -6,6 +6,7 @@ Bugs that another mechanism makes harmless are listed in docs/inside/reliability
 from . import (
     arrival,
     begins,
+    bounded,
     debezium,
     keys,
     loads,
@@ -37,6 +38,7 @@ GROUPS = (
     debezium,
     recreated,
     repairs,
+    bounded,
 )
 """The modules that name bugs."""
 

@@ -12,11 +12,12 @@ from unittest.mock import patch
 import orjson
 
 from ..assembling_world import run_assembling
+from ..bounded_world import run_bounded
 from ..debezium_world import run_debezium
 from ..repair_world import run_repair
 from ..schedules import RECREATED as RECREATED_WORLDS, run_at_least_once
 from ..world import run_schedule
-from .registry import ASSEMBLING, AT_LEAST_ONCE, BUGS, DEBEZIUM, RECREATED, REPAIRS
+from .registry import ASSEMBLING, AT_LEAST_ONCE, BOUNDED, BUGS, DEBEZIUM, RECREATED, REPAIRS
 
 MOST_SEEDS = 20_000
 UNFIT = re.compile(r"\b(Attribute|Name|Runtime|Type)Error\b")
@@ -31,6 +32,7 @@ def seeds_needed(name: str, most: int = MOST_SEEDS, first: int = 0) -> tuple[str
         (DEBEZIUM, run_debezium),
         (AT_LEAST_ONCE, run_at_least_once),
         (REPAIRS, run_repair),
+        (BOUNDED, run_bounded),
     )
     run = next((run for bugs, run in worlds if name in bugs), run_schedule)
     run = RECREATED_WORLDS[RECREATED[name]] if name in RECREATED else run

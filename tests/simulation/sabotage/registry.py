@@ -62,6 +62,15 @@ def repair_bug(plant: Plant) -> Plant:
     return bug(plant)
 
 
+BOUNDED: set[str] = set()
+"""The bugs for schedules in which commands hold the job at a position."""
+
+
+def bounded_bug(plant: Plant) -> Plant:
+    BOUNDED.add(plant.__name__.replace("_", " "))
+    return bug(plant)
+
+
 def nothing(*_: object, **__: object) -> Iterator[Any]:
     """Steps that do nothing."""
     yield from ()
