@@ -3,7 +3,8 @@
 A settled transaction comes again, whole or cut, or another source gives its id to another transaction. What is left of
 the one, such as a second copy of a row or of an END, must not mix with the other: whole by itself each is judged,
 together they would never add up. A connector sends one thing after the other, and Kafka's timestamps tell the order: a
-part ends with its END, and all parts of what is settled end with the newest END that was settled.
+part ends with its END, and all parts of what is settled end with the newest END that was settled: of all ids, as long
+as nothing waits for a proof, and otherwise of each id by itself.
 """
 
 from __future__ import annotations
@@ -39,12 +40,13 @@ def parts(events: pa.Table, settled: Settled) -> Parts:
     """The parts of the transactions in `events` (intake.HELD_EVENTS)."""
     encoded = events[model.TXN_ID].combine_chunks().dictionary_encode()
     ids, code = encoded.dictionary, encoded.indices.fill_null(-1).to_numpy().astype(np.int64)
-    known, upto = settled.known(ids), NOWHERE if settled.time is None else settled.time
+    known = settled.known(ids)
     times = integer_column(events, v.TIMESTAMP)
     at = np.flatnonzero(np.append(known, False)[code])
     later = np.zeros(len(ids), dtype=bool)
     if len(at):
         is_end = v.has_status(events, v.END)[at]
+        upto = settled.upto(ids)[code[at]]
         part = _part_of(code[at], times[at], is_end, upto)
         # The first part of an id keeps its number, the others are numbered behind all ids.
         owners = code[at][np.unique(part, return_index=True)[1]]
@@ -54,18 +56,18 @@ def parts(events: pa.Table, settled: Settled) -> Parts:
         ids = pa.concat_arrays([ids, ids.take(pa.array(owners[more]))])
         known = np.append(known, np.ones(int(more.sum()), dtype=bool))
         later = np.zeros(len(ids), dtype=bool)
-        later[code[at]] = (times[at] > upto) & (settled.time is not None)
+        later[code[at]] = (times[at] > upto) & (upto != NOWHERE)
     return Parts(ids, code, known, later)
 
 
-def _part_of(code: Indexes, times: Indexes, is_end: Mask, upto: int) -> Indexes:
+def _part_of(code: Indexes, times: Indexes, is_end: Mask, upto: Indexes) -> Indexes:
     """The number of each event's part, ascending with `code` and time.
 
-    A part ends with an END, and at the time `upto`. What is younger than the last END goes with it: the clocks of
-    Kafka's brokers differ, where these give the times.
+    A part ends with an END, and at the time `upto` of its id. What is younger than the last END goes with it: Kafka's
+    brokers have different clocks, where these give the times.
     """
     order = np.lexsort((times, code))
-    code, times, is_end = code[order], times[order], is_end[order]
+    code, times, is_end, upto = code[order], times[order], is_end[order], upto[order]
     new_code = np.diff(code, prepend=-1) != 0
     new_time = new_code | (np.diff(times, prepend=0) != 0)
     last_end = np.full(int(code[-1]) + 1, NOWHERE)

@@ -69,17 +69,26 @@ class Settled:
 
     A transaction with the same id and another place is another one: of a source that counts from an old number on. The
     hash is 0 where the END has no place of its own; a GTID is the place itself. `time` is that of the newest END, in
-    Kafka.
+    Kafka, up to which all is settled; `ahead` has the times of what was settled while others waited for a proof, by id.
     """
 
     ids: tuple[str, ...] = ()
     places: bytes = b""
     time: int | None = None
+    ahead: Mapping[str, int] = field(default_factory=dict)
 
     def known(self, ids: pa.Array) -> Mask:
         """Mask of the `ids` that are among these."""
         mask: Mask = pc.is_in(ids, pa.array(self.ids, pa.string())).to_numpy(zero_copy_only=False)
         return mask
+
+    def upto(self, ids: pa.Array) -> Indexes:
+        """The time up to which each of `ids`, if it is known, is settled; the smallest integer: unknown."""
+        upto = np.full(len(ids), history.NOWHERE if self.time is None else self.time)
+        if self.ahead:
+            at = pc.fill_null(pc.index_in(ids, pa.array(self.ahead, pa.string())), -1).to_numpy()
+            np.maximum(upto, np.append(np.fromiter(self.ahead.values(), np.int64), history.NOWHERE)[at], out=upto)
+        return upto
 
     def elsewhere(self, ids: pa.Array, places: Indexes) -> Mask:
         """Mask of the ENDs of known `ids` that are at another place; the smallest integer: unknown."""
@@ -89,14 +98,25 @@ class Settled:
         mask: Mask = (before != now) & (before != 0) & (now != 0)
         return mask
 
-    def and_more(self, ids: pa.Array, places: Indexes, time: int | None, most: int) -> Settled:
-        """These and others, the newest `most` of them, the ENDs of which are not younger than `time`."""
+    def and_more(self, ids: pa.Array, places: Indexes, most: int) -> Settled:
+        """These and others with their ENDs' `places`, the newest `most` of them."""
         before = zip(self.ids, np.frombuffer(self.places, np.uint32).tolist(), strict=True)
         newest = dict(before) | dict(zip(ids.to_pylist(), _hashes(ids, places).tolist(), strict=True))
         kept = list(newest.items())[-most:]
         hashes = np.array([place for _, place in kept], dtype=np.uint32)
-        times = [each for each in (self.time, time) if each is not None]
-        return Settled(tuple(txn_id for txn_id, _ in kept), hashes.tobytes(), max(times, default=None))
+        return replace(self, ids=tuple(txn_id for txn_id, _ in kept), places=hashes.tobytes())
+
+    def reaching(self, ids: pa.Array, times: Indexes, *, waits: bool) -> Settled:
+        """These with the `times` of their ENDs; while one `waits` that may be older, each is for its id alone."""
+        ahead = dict(self.ahead)
+        if not waits:
+            known = [time for time in (self.time, *ahead.values()) if time is not None]
+            newest = max([*known, *([int(times.max())] if len(times) else [])], default=None)
+            return replace(self, time=newest, ahead={})
+        for txn_id, time in zip(ids.to_pylist(), times.tolist(), strict=True):
+            ahead[txn_id] = max(time, ahead.get(txn_id, time))
+        remembered = set(self.ids)
+        return replace(self, ahead={txn_id: time for txn_id, time in ahead.items() if txn_id in remembered})
 
 
 def _hashes(ids: pa.Array, places: Indexes) -> npt.NDArray[np.uint32]:

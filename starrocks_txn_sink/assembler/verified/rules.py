@@ -146,9 +146,8 @@ class VerifiedAssembler:
         self._refuse_two_of_one_id(judgement, unsettled)
         is_new = np.arange(table.num_rows) >= held_events.num_rows
         unknown = judgement.unproved(unproved) & is_new
-        waits_from = judgement.first_of_repeats(unsettled)
         judgement = judgement.without(unsettled)
-        state = replace(state, past=past, settled=judgement.settled_after(state.settled, waits_from))
+        state = replace(state, past=past, settled=judgement.settled_after(state.settled, waits=bool(unsettled)))
         expired = judgement.expired(state.settled)
         unknown |= expired
         trusted = self._tell_trusted(judgement)
@@ -202,7 +201,8 @@ class VerifiedAssembler:
             return
         times = integer_column(judgement.table, v.TIMESTAMP)[foreign[twice]]
         first = int(twice[times.argmin()])
-        unknown = judgement.first_of_repeats(unsettled)
+        repeated = judgement.classes.repeated
+        unknown = judgement.first_time(repeated[_is_in(judgement.ids(repeated), unsettled)])
         error = repeats.two_of_one_id(self.source, counts.ids[first].as_py(), int(counts.position[first]))
         raise self._with_time(error, min(int(times.min()), int(times.min()) if unknown is None else unknown))
 
@@ -379,17 +379,17 @@ class _JudgedEvents:
         """The transactions that are released, or repeats."""
         return np.concatenate([self.classes.released, self.classes.repeated])
 
-    def settled_after(self, before: Settled, waits_from: int | None) -> Settled:
-        """Those of `before`, and these; what waits, from that time on, is not settled, nor what is younger."""
+    def settled_after(self, before: Settled, *, waits: bool) -> Settled:
+        """Those of `before`, and these, beside repeats of which one `waits` for its proof."""
         newest = self.settled[-v.MAX_REMEMBERED :]
         places = integer_column(self.table, model.POSITION)[self.tally.end[newest]]
         # A release takes its repeats with it: the END of one with rows is proved to be of this source by them.
         repeated = self.of(self.settled) & (integer_column(self.table, v.EVENT_COUNT) > 0)
         ends = np.union1d(self.tally.end[self.settled], np.flatnonzero(repeated & v.has_status(self.table, v.END)))
         times = integer_column(self.table, v.TIMESTAMP)[ends]
-        times = times[times < waits_from] if waits_from is not None else times
-        time = int(times.max()) if len(times) and times.max() != NOWHERE else None
-        return before.and_more(self.ids(newest), places, time, v.MAX_REMEMBERED)
+        ends, times = ends[times != NOWHERE], times[times != NOWHERE]
+        after = before.and_more(self.ids(newest), places, v.MAX_REMEMBERED)
+        return after.reaching(self.ids(self.tally.code[ends]), times, waits=waits)
 
     @property
     def strays(self) -> Mask:
@@ -433,11 +433,6 @@ class _JudgedEvents:
         mine = np.isin(self.tally.code, transactions)
         first: int | None = pc.min(self.table[v.TIMESTAMP].filter(pa.array(mine))).as_py()
         return first
-
-    def first_of_repeats(self, ids: set[str]) -> int | None:
-        """The time of the first event of the repeats `ids`; None without any."""
-        repeated = self.classes.repeated
-        return self.first_time(repeated[_is_in(self.ids(repeated), ids)])
 
     @property
     def snapshot(self) -> Indexes:

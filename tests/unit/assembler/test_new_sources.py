@@ -391,3 +391,37 @@ def test_a_begin_waits_for_its_rows_while_a_connector_repeats_what_was_before(ma
     lanes.feed([*of_markers[:markers], *[again, *of_rows][:rows]])
     lanes.feed([*of_markers[markers:], *[again, *of_rows][rows:], *many([4], 200, sequence=200)])
     assert lanes.out[2:] == [*[("shop", "3", 32)] * 2, ("shop", "4", 40)]
+
+
+@pytest.mark.parametrize("proved_before", [False, True])
+def test_a_repeat_that_is_proved_behind_one_of_another_server_that_waits_is_settled(proved_before: bool) -> None:
+    """The markers of the former come twice, and hold back nothing: neither what proves the latter, nor what is new."""
+    lanes, known = _two_servers(), many([1995], 90_100, UUID + ":{}", sequence=20_100)
+    lanes.feed([*many([1010], 90_000, OTHER + ":{}", sequence=20_000), *known])
+    back = many(range(1011, 2001), 80_000, OTHER + ":{}", sequence=30_000)
+    if proved_before:
+        lanes.feed(back)
+        back = []
+    lanes.feed([known[0], known[2], *back, *many([2001], 200_000, OTHER + ":{}", sequence=40_000)])
+    assert [txn_id for _, txn_id, _ in lanes.out[4000:]] == [OTHER + ":2001"]
+
+
+def test_what_waits_is_not_settled_by_what_is_proved_behind_it() -> None:
+    """A copy of a row of the former transaction of its id does not mix with it."""
+    lanes = _two_servers()
+    waits, *behind = (
+        list(map(_of_another_source, many(numbers, 90_000 + offset, OTHER + ":{}", 20_000 + 2 * offset)))
+        for numbers, offset in (([1010], 0), (range(1011, 1500), 1_000))
+    )
+    lanes.feed([*waits, *many([1995], 90_100, UUID + ":{}", sequence=20_100)])
+    copy = row(f"{OTHER}:1010", 1, lsn=10_100, timestamp=40_091)
+    assert lanes.feed_until_accepted([copy, *behind[0]]) == [begins("shop", 90_000)]
+    assert {f"{OTHER}:{n}" for n in range(1010, 1500)} == {txn_id for _, txn_id, _ in lanes.out[4000:]}
+
+
+def _two_servers() -> Lanes:
+    """The log of a primary behind that of another one; both have 2,000 transactions."""
+    lanes = Lanes()
+    lanes.feed(many(range(1, 2001), 0, UUID + ":{}"))
+    lanes.feed(many(range(1, 2001), 30_000, OTHER + ":{}", sequence=10_000))
+    return lanes
