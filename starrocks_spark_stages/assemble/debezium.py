@@ -16,10 +16,12 @@ from starrocks_spark_stages.assemble import keyed_state
 from starrocks_spark_stages.assemble.keyed_state import KeyChange, Packet
 from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.verified import intake as v
+from starrocks_txn_sink.assembler.verified.intake import IN_KAFKA, placed
 from starrocks_txn_sink.assembler.verified.rules import OnOpenTimeout, VerifiedAssembler, VerifiedPolicy, VerifiedStep
 from starrocks_txn_sink.assembler.verified.units import DEAD_LETTER_SUFFIX
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.public_names import suggests_arguments
+from starrocks_txn_sink.sources.messages import place_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -30,6 +32,7 @@ _TYPES: Final = {
     pa.int64(): "bigint",
     v.COLLECTION_COUNTS: "array<struct<data_collection:string,event_count:bigint>>",
 }
+_EVENTS: Final = pa.schema([*v.EVENTS, *IN_KAFKA])
 _OUTPUT: Final = (
     "source_partition string, position bigint, seq bigint, database string, table string, op string, row string, "
     "transaction_end boolean, txn_id string"
@@ -79,7 +82,8 @@ def assemble_debezium(
         - source_partition is the source's name;
         - position is the commit's (PostgreSQL: LSN; MySQL: binlog position);
         - seq counts from 0;
-        - database is NULL unless a table rule gives one.
+        - database is NULL unless a table rule gives one;
+        - kafka_offset and kafka_partition, which errors and dead letters name, are there if parse_debezium had them.
 
     Raises:
         InputError: A column is missing (at once), or an event has no valid transaction or position (in the running
@@ -97,14 +101,16 @@ def assemble_debezium(
         rows = assemble_debezium(changed, parse_debezium_transactions(markers), open_timeout="10 min")
     """
     policy = VerifiedPolicy(model.seconds(open_timeout), on_open_timeout, dead_letter_table, new_sources=None)
-    events = _event_columns(rows, v.ROW_COLUMNS, "rows").unionByName(
+    events = _event_columns(rows, (*v.ROW_COLUMNS, *place_columns(rows)), "rows").unionByName(
         _event_columns(transactions, v.MARKER_COLUMNS, "transactions")
     )
     assembled = keyed_state.assemble_frame(
         events, partial(_take_step, policy), partial(_assemble_in_task, policy), policy.open_timeout
     )
     counts = keyed_state.summed_counts(model.Counters.names())
-    released = assembled.observe(name, *counts).mapInArrow(keyed_state.unpack, _OUTPUT)
+    output = ", ".join([_OUTPUT, *(f"{place} {_TYPES[IN_KAFKA.field(place).type]}" for place in place_columns(rows))])
+    names = [column.split()[0] for column in output.split(", ")]
+    released = assembled.observe(name, *counts).mapInArrow(partial(keyed_state.unpack, names), output)
     return released.withMetadata(model.OP, rows.schema[model.OP].metadata)
 
 
@@ -115,7 +121,7 @@ def _event_columns(frame: DataFrame, columns: tuple[str, ...], kind: str) -> Dat
         origin = "parse_debezium" if kind == "rows" else "parse_debezium_transactions"
         raise InputError(f"The {kind} lack the column {', '.join(missing)}.", hint=f"Take them from {origin}.")
     selected = [F.col(_SOURCE).cast("string").alias(_SOURCE)]
-    for field in v.EVENTS:
+    for field in (*v.EVENTS, *IN_KAFKA):
         value = F.col(field.name) if field.name in columns else F.lit(None)
         selected.append(value.cast(_TYPES[field.type]).alias(field.name))
     return frame.select(*selected)
@@ -131,10 +137,10 @@ def _take_step(
 ) -> KeyChange:
     """One step of a source (keyed_state.TakeStep)."""
     state = v.VerifiedState() if header is None else v.VerifiedState.from_json(header)
-    tables = [model.from_blob(blob).select(v.EVENTS.names).cast(v.EVENTS) for blob in blobs or ()]
-    events = pa.concat_tables([v.EVENTS.empty_table(), *tables])
+    tables = [placed(model.from_blob(blob)).select(_EVENTS.names).cast(_EVENTS) for blob in blobs or ()]
+    events = pa.concat_tables([_EVENTS.empty_table(), *tables])
     judging = policy if blobs is None else replace(policy, open_timeout=None)
-    step = VerifiedAssembler(judging, str(source)).feed(state, events, now, read)
+    step = VerifiedAssembler(judging, str(source)).feed(state, events, now, lambda number: placed(read(number)))
     wake_at = step.state.expires_at(policy.open_timeout)
     return KeyChange(_packets(str(source), step), step.state.to_json(), step.removed, step.added, wake_at)
 

@@ -22,6 +22,7 @@ from pyspark.sql import functions as F, types as T
 from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.intake import group_by_partition
 from starrocks_txn_sink.assembler.rules.model import Counters, Partition, from_blob, pieces, to_blob
+from starrocks_txn_sink.assembler.verified.intake import placed
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.sources.query_stages import PLANNED, TIMED, TaskTime
 from starrocks_txn_sink.spark_version import require_rocksdb, stateful_processor as spark
@@ -130,14 +131,17 @@ def pack_with_tick(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
         yield packed.append_column(_TICK, tick)
 
 
-def unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Unpack blobs into rows, with the source partition as first column; skips rows that only hold counts."""
+def unpack(names: Sequence[str], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Unpack blobs into rows with the columns `names`; skips rows that only hold counts.
+
+    Rows that an earlier release has held do not have their places in Kafka.
+    """
     for batch in batches:
         for partition, blob in zip(batch.column(model.SOURCE_PARTITION), batch.column(BLOB), strict=True):
             if blob.is_valid:
                 rows = from_blob(blob.as_buffer())
-                rows = rows.add_column(0, model.SOURCE_PARTITION, pa.repeat(partition, rows.num_rows))
-                yield from rows.combine_chunks().to_batches()
+                rows = placed(rows.add_column(0, model.SOURCE_PARTITION, pa.repeat(partition, rows.num_rows)))
+                yield from rows.select(names).combine_chunks().to_batches()
 
 
 def row_packets(partition: Partition, released: Iterable[pa.Table]) -> Iterator[Packet]:

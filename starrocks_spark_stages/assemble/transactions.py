@@ -28,6 +28,7 @@ from starrocks_txn_sink.assembler.rules.model import Counters, MissingBegin, OnO
 from starrocks_txn_sink.assembler.rules.spill import SpillStorage
 from starrocks_txn_sink.public_names import suggests_arguments
 from starrocks_txn_sink.sources.events import event_columns
+from starrocks_txn_sink.sources.messages import place_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -86,7 +87,8 @@ def assemble_transactions(
         - seq (0, 1, … within the transaction);
         - database, table, op, row;
         - transaction_end (true on the last row only);
-        - txn_id, and the `passthrough` columns.
+        - txn_id, and the `passthrough` columns;
+        - kafka_offset and kafka_partition, which errors and dead letters name, if the parser of the events had them.
 
     Raises:
         InputError: A column is missing or has the wrong type (at once), or an event is invalid (in the running query,
@@ -105,13 +107,15 @@ def assemble_transactions(
         rows = assemble_transactions(events, open_timeout="10 min", on_open_timeout="drop")
     """
     policy = Policy(interleaved, model.seconds(open_timeout), on_open_timeout, missing_begin)
-    prepared = events.select(*event_columns(events, by, tuple(passthrough)))
+    places = [name for name in place_columns(events) if name not in passthrough]
+    prepared = events.select(*event_columns(events, by, (*passthrough, *places)))
     assembled = keyed_state.assemble_frame(
         prepared, partial(_take_step, policy), partial(_assemble_in_task, policy), policy.open_timeout, model.POSITION
     )
     oldest = F.min(F.get_json_object(F.col(COUNTS), f"$.{OLDEST}").cast("double"))
     counts = [*keyed_state.summed_counts(Counters.names()), F.coalesce(oldest, F.lit(0.0)).alias(OLDEST)]
-    return assembled.observe(name, *counts).mapInArrow(keyed_state.unpack, _output(prepared.schema))
+    output = _output(prepared.schema)
+    return assembled.observe(name, *counts).mapInArrow(partial(keyed_state.unpack, output.names), output)
 
 
 def _output(prepared: T.StructType) -> T.StructType:

@@ -49,6 +49,7 @@ def parse_txn_events(
 
     Returns:
         The columns of TXN_EVENT_SCHEMA, then `keep`. Source partition and position keep the types of their columns.
+        With Kafka's partition and offset in `df` kafka_offset and kafka_partition follow, the place of the message.
 
     Raises:
         InputError: A column is missing (at once), or a value is malformed (in the running query). The error names

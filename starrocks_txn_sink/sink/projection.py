@@ -22,6 +22,7 @@ from starrocks_txn_sink.rows import columns as names
 from starrocks_txn_sink.sink.typed.route import TypedRoute
 from starrocks_txn_sink.sink.typed.terms import TableTerms
 from starrocks_txn_sink.sources.formats.bare_values import ConnectorModes
+from starrocks_txn_sink.sources.messages import place_columns
 
 _KINDS: dict[str, tuple[type[T.DataType], ...]] = {
     names.PARTITION: (T.StringType, T.IntegralType),
@@ -62,6 +63,7 @@ def lane_input(
         F.col(names.SEQ),
         F.col(names.TRANSACTION_END),
         *event_time(frame),
+        *(F.col(name) for name in place_columns(frame)),
     ]
     rows = frame.select(*marks, *columns)
     if not sort:
@@ -242,6 +244,10 @@ def _error(*parts: Column, frame: DataFrame) -> Column:
     if names.PARTITION in frame.columns:
         for text, name in ((" at source partition ", names.PARTITION), (", position ", names.POSITION)):
             place += [F.lit(text), F.coalesce(F.col(name).cast("string"), F.lit("NULL"))]
+        if place_columns(frame):  # as `rows.places` says it
+            named = F.regexp_replace(names.TOPIC_PARTITION, r"^(.+)-(\d+)$", "topic $1, partition $2")
+            named = F.regexp_replace(named, r"^(\d+)$", "partition $1")
+            place.append(F.coalesce(F.concat(F.lit(", "), named, F.lit(", offset "), names.OFFSET), F.lit("")))
     message = F.concat(F.lit(names.REFUSED), *parts, *place, F.lit("."))
     return F.raise_error(message).cast("string")
 

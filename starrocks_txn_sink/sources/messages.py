@@ -9,21 +9,26 @@ from pyspark.sql import Column, DataFrame, functions as F, types as T
 
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.protocol.ledger import quote
+from starrocks_txn_sink.rows.columns import OFFSET, TOPIC_PARTITION
 from starrocks_txn_sink.sources.formats.raw_format import RawFormat, further_places
 
 _COUNT: Final = "_count"
 _COUNTS: Final = ("malformed", "truncates")
+_OF_KAFKA: Final = ("int", "bigint")
+_PLACE: Final = {OFFSET: "bigint", TOPIC_PARTITION: "string"}
 
 
 def parse_messages(
     df: DataFrame, messages: RawFormat, keep: tuple[str, ...], name: str, counts: tuple[str, ...] = ()
 ) -> DataFrame:
-    """The events of `df`, then its columns `keep`.
+    """The events of `df`, then its columns `keep`, and the place of each message if `df` has Kafka's columns.
 
     Each progress of the query has the `counts` (of _COUNTS) under `observedMetrics[name]`, and `malformed` if the
     format drops malformed messages.
     """
     counts = counts if messages.on_malformed == "fail" else ("malformed", *counts)
+    df, there = _with_place(df)
+    keep = (*keep, *(name for name in there if name not in keep))
     extra = {f"keep_{number}": column for number, column in enumerate(keep)}
     columns_by_field = {**messages.columns, **extra}
     check_input(df, tuple(columns_by_field.values()), ", or None to take the field from the JSON")
@@ -45,6 +50,21 @@ def parse_messages(
     events = raw.mapInArrow(parser, T.StructType([*fields, *count_fields]))
     sums = [F.coalesce(F.sum(_COUNT + count), F.lit(0)).alias(count) for count in counts]
     return events.observe(name, *sums).where(F.col(columns[0]).isNull()).drop(*columns)
+
+
+def _with_place(df: DataFrame) -> tuple[DataFrame, tuple[str, ...]]:
+    """`df` with its messages' places in Kafka, as rows carry them (`rows.places`), and the names of these columns."""
+    kinds = dict(df.dtypes)
+    if not {OFFSET, TOPIC_PARTITION}.isdisjoint(kinds) or (kinds.get("partition"), kinds.get("offset")) != _OF_KAFKA:
+        return df, place_columns(df)
+    partition = F.concat_ws("-", *(F.col(name) for name in ("topic", "partition") if name in kinds))
+    return df.withColumns({OFFSET: F.col("offset"), TOPIC_PARTITION: partition}), tuple(_PLACE)
+
+
+def place_columns(frame: DataFrame) -> tuple[str, ...]:
+    """The columns of a frame with places in Kafka, as `parse_messages` makes them; none if one is missing."""
+    there = [(field.name, field.dataType.simpleString()) for field in frame.schema if field.name in _PLACE]
+    return tuple(_PLACE) if dict(there) == _PLACE and len(there) == len(_PLACE) else ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,8 @@ def kafka(spark: SparkSession, *values: str | None) -> DataFrame:
 
 def test_kafka_values_become_events_at_partition_and_offset(spark: SparkSession) -> None:
     events = parse_txn_events(kafka(spark, BEGIN, DATA, END))
-    assert events.columns == [field.split()[0] for field in TXN_EVENT_SCHEMA.split(", ")]
+    places = ["kafka_offset", "kafka_partition"]
+    assert events.columns == [*(field.split()[0] for field in TXN_EVENT_SCHEMA.split(", ")), *places]
     (row,) = assemble_transactions(events).collect()
     assert (row.source_partition, row.position, row.table, row.row) == (3, 42, "orders", '{"id": 1}')
 

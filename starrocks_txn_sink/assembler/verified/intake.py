@@ -21,6 +21,7 @@ from starrocks_txn_sink.assembler.verified.repeats import POSITIONS, Past, Settl
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.protocol.snapshots import Marks
 from starrocks_txn_sink.protocol.source_places import BINLOG, GIVEN_UP, LSN, Places
+from starrocks_txn_sink.rows.columns import OFFSET, TOPIC_PARTITION
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -60,6 +61,9 @@ EVENTS: Final = pa.schema(
 """Input of a step. `table` NULL: the row counts for its transaction, but is not released."""
 
 HELD_EVENTS: Final = EVENTS.append(pa.field(ARRIVED, pa.float64()))
+
+IN_KAFKA: Final = pa.schema([(OFFSET, pa.int64()), (TOPIC_PARTITION, pa.string())])
+"""The place of an event's message, which goes with a row and is not judged."""
 
 ONLY_JUDGED: Final = frozenset(HELD_EVENTS.names).difference(model.PAYLOAD, [TIMESTAMP])
 """Columns that no released row needs."""
@@ -198,6 +202,17 @@ def _those(events: pa.Table, mask: pa.ChunkedArray) -> pa.Table:
     """The events of a mask, without a copy if it has all or none."""
     count = int(pc.sum(mask).as_py() or 0)
     return events.filter(mask) if 0 < count < events.num_rows else events.slice(0, count)
+
+
+def placed(events: pa.Table) -> pa.Table:
+    """Events with the columns IN_KAFKA, last: NULL where they are not of Kafka, and in a state of an earlier release.
+
+    Held ones have ARRIVED behind them.
+    """
+    for missing in IN_KAFKA:
+        if missing.name not in events.column_names:
+            events = events.append_column(missing, pa.nulls(events.num_rows, missing.type))
+    return events
 
 
 def _rows(events: pa.Table) -> int:

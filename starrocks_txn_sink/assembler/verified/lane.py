@@ -23,7 +23,7 @@ from starrocks_txn_sink.assembler.rules.intake import Indexes, Mask, group_by_pa
 from starrocks_txn_sink.assembler.rules.release import Assembler, ReleasedRows
 from starrocks_txn_sink.assembler.rules.spill import BlobPlace, CarriedState, SpillStorage
 from starrocks_txn_sink.assembler.verified import intake as v
-from starrocks_txn_sink.assembler.verified.intake import HeldBlob, VerifiedState
+from starrocks_txn_sink.assembler.verified.intake import IN_KAFKA, HeldBlob, VerifiedState, placed
 from starrocks_txn_sink.assembler.verified.rules import (
     MANY_BLOBS,
     SMALL_BYTES,
@@ -34,7 +34,7 @@ from starrocks_txn_sink.assembler.verified.rules import (
 from starrocks_txn_sink.assembler.verified.sources import Successions
 from starrocks_txn_sink.assembler.verified.units import DEAD_LETTER_SUFFIX
 from starrocks_txn_sink.protocol.snapshots import Marks, beside, whole
-from starrocks_txn_sink.rows.columns import EVENT_TIME, OFFSET, TOPIC_PARTITION
+from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.telemetry import Event
 
 HELD_BYTES: Final = 96 << 20
@@ -48,8 +48,7 @@ _PIECE_ROWS: Final = 50_000
 _AT, _BYTES = "at", "bytes"
 """In place of a row's text: the number of its event in the source's events, and the size of the text."""
 _PROOF: Final = tuple(name for name in v.HELD_EVENTS.names if name != model.ROW)
-_IN_KAFKA: Final = pa.schema([(OFFSET, pa.int64()), (TOPIC_PARTITION, pa.string())])
-_TEXTS: Final = (model.ROW, *_IN_KAFKA.names)
+_TEXTS: Final = (model.ROW, *IN_KAFKA.names)
 """What the rules do not read."""
 
 
@@ -59,7 +58,7 @@ class _Segment:
 
     rows: int
     bytes: int
-    table: pa.Table | None = None  # HELD_EVENTS, then _IN_KAFKA
+    table: pa.Table | None = None  # HELD_EVENTS, then IN_KAFKA
     place: BlobPlace | None = None
     number: int | None = None
 
@@ -122,7 +121,7 @@ class VerifiedLane(Assembler):
         source, segments = self._sources[name], []
         for segment in self._sources[name].segments:
             assert segment.place is not None
-            events = _placed(self.storage.read(segment.place))
+            events = placed(self.storage.read(segment.place))
             for owner, mask in self._successions.parts(self._successions.first(name), events[v.TIMESTAMP]):
                 part = events if mask is None else events.filter(mask)
                 if owner != name:
@@ -149,13 +148,13 @@ class VerifiedLane(Assembler):
         source = self._sources.get(name)
         if source is None:
             source = self._sources[name] = _source_of(VerifiedState(), {})
-        in_kafka = _placed(events).select(_IN_KAFKA.names)
+        in_kafka = placed(events).select(IN_KAFKA.names)
         events = events.select(v.EVENTS.names).cast(v.EVENTS)
         source.proofs.append(_proof(events.drop_columns([model.ROW]), events[model.ROW], source.events))
         source.events += events.num_rows
         arrivals = pa.array(np.full(events.num_rows, float(self.now)))
         held = events.append_column(v.HELD_EVENTS.field(v.ARRIVED), arrivals)
-        for kafka_field, column in zip(_IN_KAFKA, in_kafka.columns, strict=True):
+        for kafka_field, column in zip(IN_KAFKA, in_kafka.columns, strict=True):
             held = held.append_column(kafka_field, column)
         for piece in model.pieces(held):
             source.segments.append(_Segment(piece.num_rows, piece.nbytes, piece))
@@ -272,7 +271,7 @@ class VerifiedLane(Assembler):
         segments_written: list[_Segment] = []
         waiting: list[pa.Table] = []
         for segment, mask in segments_left:
-            table = segment.table if segment.place is None else _placed(self.storage.read(segment.place))
+            table = segment.table if segment.place is None else placed(self.storage.read(segment.place))
             assert table is not None
             waiting.append(table.filter(pa.array(mask)))
             if sum(table.nbytes for table in waiting) > _READ_BYTES:
@@ -320,7 +319,7 @@ class _TextCache:
             return segment.table.select(_TEXTS)
         texts = self._texts.pop(segment.place, None)
         if texts is None:
-            texts = _placed(self.storage.read(segment.place, _TEXTS)).select(_TEXTS)
+            texts = placed(self.storage.read(segment.place, _TEXTS)).select(_TEXTS)
             self._bytes += texts.nbytes
             self._read_bytes += texts.nbytes
         self._texts[segment.place] = texts
@@ -353,7 +352,7 @@ class _SourceRows:
 
     def _take(self, at: Indexes) -> pa.Table:
         if not len(at):
-            return pa.schema([v.HELD_EVENTS.field(model.ROW), *_IN_KAFKA]).empty_table()
+            return pa.schema([v.HELD_EVENTS.field(model.ROW), *IN_KAFKA]).empty_table()
         starts = np.cumsum([0, *(segment.rows for segment in self.segments)])
         owner = np.searchsorted(starts, at, side="right") - 1
         order = np.argsort(owner, kind="stable")
@@ -401,14 +400,6 @@ def _stops(sizes: Indexes, piece_rows: int) -> Indexes:
 
 def _places(segments: Sequence[_Segment]) -> dict[int, BlobPlace]:
     return {segment.number: segment.place for segment in segments if segment.number is not None and segment.place}
-
-
-def _placed(events: pa.Table) -> pa.Table:
-    """The events with the columns _IN_KAFKA: NULL where they are not of Kafka, and in a state of an earlier release."""
-    for missing in _IN_KAFKA:
-        if missing.name not in events.column_names:
-            events = events.append_column(missing, pa.nulls(events.num_rows, missing.type))
-    return events
 
 
 _NEW: Final = _with_places(v.EVENTS.empty_table().drop_columns([model.ROW]), pa.array([], pa.int64()), 0).schema

@@ -102,11 +102,15 @@ class VerifiedAssembler:
     source: str
 
     def feed(self, state: VerifiedState, events: pa.Table, now: float, read: ReadBlob) -> VerifiedStep:
-        """Take in the events of a micro-batch (intake.EVENTS, any order, may be empty) at `now` (seconds).
+        """Take in the events of a micro-batch at `now` (seconds), in any order, perhaps none.
+
+        They have the columns intake.EVENTS, and further ones that go with the rows; so have the blobs of `read`.
 
         Raises the errors of `judge`.
         """
-        held_events = pa.concat_tables([v.HELD_EVENTS.empty_table(), *(read(blob.number) for blob in state.blobs)])
+        held = events.schema.append(v.HELD_EVENTS.field(v.ARRIVED))
+        held_events = [read(blob.number).select(held.names) for blob in state.blobs]
+        held_events = pa.concat_tables([held.empty_table(), *held_events])
         judgement = self.judge(state, held_events, events, now)
         after, removed, new_blobs = _carry_over(judgement.state, judgement.events, judgement.held)
         return VerifiedStep(

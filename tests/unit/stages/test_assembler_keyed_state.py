@@ -7,12 +7,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from starrocks_spark_stages.assemble.debezium import _take_step as take_debezium_step
 from starrocks_spark_stages.assemble.keyed_state import BLOB, pack, unpack
 from starrocks_spark_stages.assemble.transactions import _assemble_in_task
 from starrocks_txn_sink.assembler.rules.intake import group_by_partition
-from starrocks_txn_sink.assembler.rules.model import Counters, Policy, from_blob
+from starrocks_txn_sink.assembler.rules.model import Counters, Policy, from_blob, payload_names, released_names, to_blob
+from starrocks_txn_sink.assembler.verified.intake import IN_KAFKA
+from starrocks_txn_sink.assembler.verified.rules import VerifiedPolicy
 from starrocks_txn_sink.errors import InputError
 from tests.support.assembler_model import SCHEMA, Ev, Model
+from tests.support.verified_source import end, row, table
 
 
 def batches(events: list[tuple[Any, Ev]], size: int, kind: pa.DataType) -> list[pa.RecordBatch]:
@@ -62,7 +66,8 @@ def test_a_sorted_task_gives_what_serial_replay_gives(size: int) -> None:
     frame = pa.record_batch(
         [pa.array(partitions), pa.array(blobs, pa.binary()), pa.array(counts)], ["source_partition", BLOB, "counts"]
     )
-    rows = pa.Table.from_batches(unpack([frame])).to_pylist()
+    names = ["source_partition", *released_names(payload_names(SCHEMA))]
+    rows = pa.Table.from_batches(unpack(names, [frame])).to_pylist()
     expected, total = [], Counters()
     for partition, events_of_partition in histories.items():
         model = Model(missing_begin="drop")
@@ -74,6 +79,29 @@ def test_a_sorted_task_gives_what_serial_replay_gives(size: int) -> None:
         total += Counters(**json.loads(text))
     assert total.rows == len(expected)
     assert total.data == total.rows + total.abandoned_rows + total.dropped_rows + total.open_rows
+
+
+def test_rows_that_an_earlier_release_has_held_have_no_place_in_kafka() -> None:
+    held = pa.table({"position": [1], "row": ["{}"]})
+    frame = pa.record_batch([pa.array(["p"]), pa.array([to_blob(held)], pa.binary())], ["source_partition", BLOB])
+    (rows,) = unpack(["source_partition", "row", "kafka_offset", "kafka_partition"], [frame])
+    assert rows.to_pylist() == [{"source_partition": "p", "row": "{}", "kafka_offset": None, "kafka_partition": None}]
+
+
+def test_a_held_transaction_of_debezium_goes_on_without_its_places() -> None:
+    """Spark's state has blobs of the release before, whose events had none."""
+    policy, kept = VerifiedPolicy(new_sources=None), dict[int, pa.Table]()
+    events = table([row("t", 1, lsn=1), row("t", 2, lsn=2)])
+    first = take_debezium_step(policy, "s", None, [to_blob(events)], 0.0, kept.__getitem__)
+    list(first.packets)
+    kept |= {number: blob.drop_columns(IN_KAFKA.names) for number, blob in first.added.items()}
+    more = table([row("t", 3, lsn=3), end("t", 1, 9, {"public.a": 3})])
+    for field, column in zip(IN_KAFKA, ([7, 8], ["a-0", "a-0"]), strict=True):
+        more = more.append_column(field, pa.array(column, field.type))
+    second = take_debezium_step(policy, "s", first.header, [to_blob(more)], 1.0, kept.__getitem__)
+    (released, *_) = [from_blob(blob) for _, blob, _ in second.packets if blob is not None]
+    assert released["kafka_offset"].to_pylist() == [None, None, 7]
+    assert released["kafka_partition"].to_pylist() == [None, None, "a-0"]
 
 
 @pytest.mark.parametrize("size", [2, 9])
