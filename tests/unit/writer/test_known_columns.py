@@ -157,6 +157,23 @@ def test_a_column_that_was_dropped_and_added_again_unseen_is_told_once(policy: s
     checks_of(clock, known, schema_changes=policy).of_rows()(row)
 
 
+def test_the_last_column_that_was_dropped_and_added_again_unseen_cannot_be_told() -> None:
+    """All that StarRocks lists of a table is the same before and afterwards: the page of the error names the way on."""
+    table: Any = Table("id", "note")
+    listed = table.query("GENERATION_EXPRESSION", (), Deadline.after(1, SystemClock()))
+    clock = ManualClock()
+    known = KnownColumns(table, "shop")
+    row = rows('{"id":"1","note":"x"}')
+    checks_of(clock, known).of_rows()(row)
+    table.names = ("id",)
+    clock.advance(30)
+    table.names = ("id", "note")
+    clock.advance(31)
+    assert table.query("GENERATION_EXPRESSION", (), Deadline.after(1, SystemClock())) == listed
+    checks_of(clock, known).of_rows()(row)
+    assert known.replaced("items", Deadline.after(1, clock)) == {}
+
+
 def test_further_columns_are_no_columns_in_another_place() -> None:
     """Nor is a moved column that no row names."""
     table: Any = Table("id", "note", "late")
