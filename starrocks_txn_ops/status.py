@@ -26,13 +26,14 @@ from starrocks_txn_sink.protocol.gate import GATE, Gate
 from starrocks_txn_sink.protocol.label import LabelPrefix
 from starrocks_txn_sink.protocol.ledger import DRIVER, HOLD, LEDGER_TABLE, MARKER, POSITION, ListUnfinished
 from starrocks_txn_sink.protocol.snapshots import SNAPSHOT, Progress
+from starrocks_txn_sink.protocol.source_places import GIVEN_UP, PLACE, of_name
 from starrocks_txn_sink.protocol.verified import ReadVerified
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
 
 _DATABASE: Final = "SELECT SCHEMA_NAME FROM information_schema.schemata WHERE SCHEMA_NAME = %s"
 _ROWS: Final = (
     "SELECT job, kind, name, position, batch, label, epoch, updated_at, token FROM {} "
-    "WHERE kind IN (%s, %s, %s) OR (kind = %s AND name = %s)"
+    "WHERE kind IN (%s, %s, %s, %s) OR (kind = %s AND name = %s)"
 )
 _DEAD: Final = "SELECT job, count(*) FROM {} GROUP BY job"
 _NAMED: Final = 3
@@ -64,7 +65,8 @@ class JobStatus:
     are committed (wire contract 10.6), so which of `listed_labels` are `open_labels` takes a question for each; None:
     nobody has asked. Times are UTC, as text. `moved` says of a closed job since when and to which job,
     `lag_unknown` of which partitions the lag is not known though brokers were asked, and why, `snapshot` how far
-    the source's first snapshot is, and `verified` what the last whole `verify` has found; empty without one.
+    the source's first snapshot is, and `verified` what the last whole `verify` has found; empty without one. `given_up`
+    counts the source transactions that did not become whole within `open_timeout`.
     """
 
     job: str
@@ -83,6 +85,7 @@ class JobStatus:
     moved: str = ""
     snapshot: str = ""
     verified: str = ""
+    given_up: int = 0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -149,7 +152,7 @@ def job_statuses(
             option="database",
         )
     ledger = SqlLedger(connection, options.database)
-    rows = reader.rows(_ROWS, DRIVER, POSITION, SNAPSHOT, MARKER, GATE) if LEDGER_TABLE in tables else []
+    rows = reader.rows(_ROWS, DRIVER, POSITION, SNAPSHOT, PLACE, MARKER, GATE) if LEDGER_TABLE in tables else []
     verified = ledger.execute(ReadVerified(), deadline) if LEDGER_TABLE in tables else {}
     letters = dict(reader.rows(_DEAD, table=DEAD_LETTER_TABLE)) if DEAD_LETTER_TABLE in tables else {}
     jobs = sorted({str(row[0]) for row in rows})
@@ -206,6 +209,7 @@ def _status(
         lag_unknown="" if ends is None else why_unknown([name for name in positions if name not in lags], args.topic),
         moved=next((_moved(Gate.of_token(str(row[8])), str(row[7])) for row in rows if row[1] == MARKER), ""),
         snapshot=Progress.of({str(row[2]): str(row[8]) for row in rows if row[1] == SNAPSHOT}).text,
+        given_up=sum(int(row[3]) for row in rows if row[1] == PLACE and of_name(str(row[2]))[1] == GIVEN_UP),
     )
 
 
@@ -290,10 +294,10 @@ def text_lines(statuses: Sequence[JobStatus], database: str, clock: Clock) -> It
             if status.last_commit
             else "  no commit"
         )
-        if status.snapshot:
-            yield f"  snapshot: {status.snapshot}"
-        if status.verified:
-            yield f"  verify: {status.verified}"
+        lost = f"{status.given_up} source transactions, incomplete for open_timeout" if status.given_up else ""
+        for title, text in (("snapshot", status.snapshot), ("verify", status.verified), ("given up", lost)):
+            if text:
+                yield f"  {title}: {text}"
         if status.moved:
             yield f"  closed: the job was moved {status.moved}"
         yield f"  owner: {_owner(status)}"

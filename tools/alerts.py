@@ -279,6 +279,14 @@ ALERTS = (
         "They were dropped; another source's rows would be missing.",
     ),
     Alert(
+        "StarRocksSinkEventsLate",
+        f"{_since('repeated_events_total', '15m', content='late')} > 0",
+        "0m",
+        False,
+        "{{ $value }} events came of transactions that were given up before.",
+        "They are dead letters, or dropped; another source's rows would be missing.",
+    ),
+    Alert(
         "StarRocksSinkOpenTransactionOld",
         f"time() - ({metric('oldest_open_transaction_timestamp_seconds')} > 0) > 900",
         "5m",

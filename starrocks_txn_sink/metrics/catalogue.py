@@ -62,7 +62,7 @@ CODES = (*sorted(ERRORS), SPARK)
 OPERATIONS = tuple(operation.value for operation in Operation)
 OUTCOMES = ("committed", "aborted", "unknown")
 SOURCE_OUTCOMES = ("committed", "dead_lettered", "replayed", "abandoned", "dropped", "empty")
-REPEATS = ("same", "unknown")
+REPEATS = ("same", "unknown", "late")
 VIOLATIONS = ("torn", "source_changed", "unlisted")
 PROOFS = ("equal", "different", "unproven")
 PHASES = ("begin", "load", "check", "commit", "publish", "recover")
@@ -108,7 +108,7 @@ METRICS = (
     _counter(
         "repeated_events_total",
         "Events that the assembler dropped because their position was read before: `same`, proved to be repeats, or "
-        "`unknown`, not proved (yet).",
+        "`unknown`, not proved (yet); and `late`, of a transaction that was given up.",
         ("content",),
         _each(*REPEATS),
     ),

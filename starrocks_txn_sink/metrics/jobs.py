@@ -78,7 +78,8 @@ class AssemblerLevels:
             self._levels[name] = AssemblerLevel(
                 opened, rows, size, float(oldest) if opened else 0.0, tuple(transactions) if opened else ()
             )
-        return {outcome: int(counts.get(outcome, 0)) for outcome in ("abandoned", "dropped", "empty")}
+        flows = {outcome: int(counts.get(outcome, 0)) for outcome in ("abandoned", "dropped", "empty")}
+        return {**flows, "dropped": flows["dropped"] + int(counts.get("quarantined", 0))}
 
     def open_transactions(self) -> list[dict[str, Any]]:
         """Open source transactions, oldest first: stage, place (None: all of the stage), open, rows, bytes, since."""

@@ -444,6 +444,7 @@ class Model:
         unknown = fields["counts"].get("unknown_repeats", 0)
         self.metrics.add("repeated_events_total", unknown, "unknown")
         self.metrics.add("repeated_events_total", fields["counts"].get("repeats", 0) - unknown, "same")
+        self.metrics.add("repeated_events_total", fields["counts"].get("late", 0), "late")
         level = self.assembly.level()
         self.metrics.set("open_source_transactions", level.open)
         self.metrics.set("open_source_rows", level.rows)

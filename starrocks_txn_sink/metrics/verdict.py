@@ -222,7 +222,11 @@ def lights(model: Model, now: float, limit: float) -> dict[str, Light]:
         "fresh": Light.OK if delay is None else delay.light,
         "flow": Light.OK,
         "anatomy": Light.BAD if failing else _warn(recent.counts["aborted"]),
-        "assembler": _warn(metrics.value("source_transactions_total", "dropped")),
+        "assembler": _warn(
+            metrics.value("source_transactions_total", "dropped")
+            or metrics.value("repeated_events_total", "unknown")
+            or metrics.value("repeated_events_total", "late")
+        ),
         "saturation": Light.BAD if age >= 0.8 else _warn(full >= 0.9 or age >= 0.5),
         "errors": Light.BAD if failing else _warn(waiting or recent.counts["errors"] or recent.counts["dead_letters"]),
         "partitions": Light.OK,

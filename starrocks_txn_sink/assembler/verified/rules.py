@@ -322,7 +322,8 @@ class VerifiedAssembler:
                 )
             )
         if intake.late.num_rows:
-            notices.append(Event("transaction.late", {"source": self.source, "events": intake.late.num_rows}))
+            first = {"source": self.source, "txn_id": intake.late[model.TXN_ID][0].as_py()}
+            notices.append(Event("transaction.late", {**first, "events": intake.late.num_rows}))
         letters: list[LostUnit] = []
         for txn_id, why, rows in losses:
             if self.policy.dead_letter_table is not None and rows.num_rows:

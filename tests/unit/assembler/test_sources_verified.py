@@ -111,6 +111,8 @@ def test_what_comes_of_a_quarantined_transaction_later_is_never_handed_on() -> N
     stage.feed(now=1)
     assert stage.feed(row("7", 2), end("7", 5, 30, {"public.a": 2}), now=2) == []
     assert (stage.counted.late, stage.counted.late_rows, stage.level.open) == (2, 1, 0)
+    told = [notice.fields for notice in stage.notices if notice.name == "transaction.late"]
+    assert [(fields["txn_id"], fields["events"]) for fields in told] == [("7", 2)]
     assert stage.adds_up()
     assert stage.feed(row("8", 1), end("8", 6, 40, {"public.a": 1}), now=3)
 

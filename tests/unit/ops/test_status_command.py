@@ -118,6 +118,19 @@ def test_a_hold_is_said(jobs: Emulator, capsys: Shown) -> None:
     )
 
 
+def test_transactions_that_were_given_up_are_said(jobs: Emulator, capsys: Shown) -> None:
+    for name, number in (("shop given-up", 2), ("shop lsn", 99), ("crm given-up", 1)):
+        query(
+            jobs,
+            f"INSERT INTO shop.{LEDGER_TABLE} (id, job, kind, name, position) "
+            f"VALUES ('{name}', 'first', 'place', '{name}', {number})",
+        )
+    assert command(jobs) == 0
+    assert capsys.readouterr().out.count("  given up: 3 source transactions, incomplete for open_timeout") == 1
+    assert command(jobs, "--json") == 0
+    assert [job["given_up"] for job in json.loads(capsys.readouterr().out)["jobs"]] == [3, 0]
+
+
 def test_the_last_proof_is_said(jobs: Emulator, capsys: Shown) -> None:
     """Another marker beside that of a move."""
     result = Verified(1_790_000_000, 50, 0, 0, 0, "0/1D4C3A8")
