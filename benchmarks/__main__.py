@@ -1,4 +1,4 @@
-"""All benchmarks, one after the other, each in a process of its own.
+"""All benchmarks, one after the other, each in a process of its own; at the end the figures that matter most.
 
 python -m benchmarks
 """
@@ -10,6 +10,7 @@ import sys
 import time
 
 from benchmarks.measure import say
+from benchmarks.summary import Figures, benchmark_lines, summary
 
 RUNS = (
     "raw_lines --rows 4000000 --rounds 5 --only parse,lanes",
@@ -23,18 +24,38 @@ RUNS = (
     "steady --warm-up 30 --seconds 20 --rounds 1",
     "backlog --rows 500000 --rounds 1",
     "emulator",
+    "start --rounds 2",
 )
 
 
 def main() -> int:
     """Run them; the exit code counts those that failed."""
     started, failed = time.monotonic(), 0
+    found: list[Figures] = []
     for run in RUNS:
         began = time.monotonic()
-        failed += subprocess.run([sys.executable, "-m", *f"benchmarks.{run}".split()], check=False).returncode != 0
+        lines, code = _run(run)
+        found += benchmark_lines(lines)
+        failed += code != 0
         say(f"{run.split()[0]}: {time.monotonic() - began:.0f} s")
+    say("")
+    for text in summary(found):
+        say(text)
     say(f"all: {time.monotonic() - started:.0f} s")
     return failed
+
+
+def _run(run: str) -> tuple[list[str], int]:
+    """What a program prints, which is shown at once, and its exit code."""
+    lines = []
+    with subprocess.Popen(
+        [sys.executable, "-m", *f"benchmarks.{run}".split()], stdout=subprocess.PIPE, text=True
+    ) as process:
+        for text in process.stdout or ():
+            lines.append(text)
+            sys.stdout.write(text)
+            sys.stdout.flush()
+    return lines, process.returncode
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,11 @@ from typing import Any
 
 import pytest
 
+from benchmarks.__main__ import RUNS
+from benchmarks.summary import FIGURES, PAGE, benchmark_lines, summary
 from tests.support.depth import scaled
+
+ROOT = Path(__file__).parents[3]
 
 FAMILY = """
 import json, subprocess, sys
@@ -37,7 +42,7 @@ def run(*command: str) -> Any:
         text=True,
         check=True,
         timeout=800,
-        cwd=Path(__file__).parents[3],
+        cwd=ROOT,
     )
     return json.loads(process.stdout.splitlines()[-1])
 
@@ -78,6 +83,41 @@ def test_what_a_process_used_counts_on_after_its_end() -> None:
     assert alive["rss"] > 1 << 20
     assert ended["used"] >= alive["used"]
     assert ended["rss"] == 0
+
+
+def test_the_summary_has_a_line_for_each_figure_in_one_order() -> None:
+    titles = dict.fromkeys(figure.benchmark for figure in FIGURES)
+    of_titles: dict[str, dict[str, dict[str, float]]] = {
+        title: {f.path[0]: {} for f in FIGURES if f.benchmark == title} for title in titles
+    }
+    for number, figure in enumerate(FIGURES):
+        of_titles[figure.benchmark][figure.path[0]][figure.path[1]] = number + 0.5
+    printed = [json.dumps({"benchmark": title, **of}) + "\n" for title, of in of_titles.items()]
+    lines = [*summary(benchmark_lines(["a table\n", *reversed(printed)]))]
+    for number, (figure, line) in enumerate(zip(FIGURES, lines, strict=True)):
+        assert line.startswith(figure.name)
+        assert f" {number + 0.5} {figure.unit}".rstrip() in line
+        assert f"on {figure.measured_on}" in line
+    lines = [*summary(benchmark_lines(printed[1:]))]
+    lost = [figure.benchmark == next(iter(titles)) for figure in FIGURES]
+    assert ["not measured" in line for line in lines] == lost
+
+
+def test_each_figure_of_the_summary_is_printed_by_a_program_that_runs_and_compared_by_the_page() -> None:
+    programs = "".join((ROOT / "benchmarks" / f"{run.split()[0]}.py").read_text("utf-8") for run in RUNS)
+    programs += (ROOT / "benchmarks" / "measure.py").read_text("utf-8")
+    page = (ROOT / PAGE).read_text("utf-8")
+    sections = {heading_id(text) for text in page.splitlines() if text.startswith("#")}
+    for figure in FIGURES:
+        assert f'"{figure.benchmark}"' in programs
+        assert f'"{figure.path[0]}"' in programs or figure.benchmark == "freshness"  # 1 or 60 partitions
+        assert figure.section in sections
+
+
+def heading_id(heading: str) -> str:
+    """What a link to a heading ends in."""
+    words = re.sub(r"[^\w\s-]", "", heading.lstrip("# ").lower())
+    return words.replace(" ", "-")
 
 
 def test_a_server_of_a_benchmark_does_not_count() -> None:
