@@ -20,14 +20,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from starrocks_txn_ops import command_line
-from starrocks_txn_sink.class_archive import END, SILENT, archive_file, is_whole, java_program, spark_home
+from starrocks_txn_sink.class_archive import END, SILENT, UNFINISHED, archive_file, is_whole, java_program, spark_home
 from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.spark_version import recommended_conf, require_java
 
 _RUN_SECONDS: Final = 600.0  # ten times what a slow machine needs
 _EXIT_SECONDS: Final = 300.0
-_UNFINISHED: Final = "unfinished-"
 _ABANDONED_SECONDS: Final = 3600.0  # no run takes as long
 _FOREIGN: Final = (
     *("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "PYSPARK_SUBMIT_ARGS"),
@@ -94,7 +93,7 @@ def write_archive(file: Path, run_session: Callable[[Path], object] = run_apart)
     """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory("", _UNFINISHED, file.parent, ignore_cleanup_errors=True) as folder:
+        with tempfile.TemporaryDirectory("", UNFINISHED.rstrip("*"), file.parent, ignore_cleanup_errors=True) as folder:
             unfinished = Path(folder, file.name)
             run_session(unfinished)
             unfinished.chmod(0o644)  # an image's build may run as root, a job does not
@@ -115,7 +114,7 @@ def write_archive(file: Path, run_session: Callable[[Path], object] = run_apart)
 
 def _remove_abandoned(folder: Path) -> None:
     """Remove what a killed run has left in the archives' folder."""
-    for place in folder.glob(f"{_UNFINISHED}*"):
+    for place in folder.glob(UNFINISHED):
         with suppress(OSError):
             if SystemClock().wall() - place.stat().st_mtime > _ABANDONED_SECONDS:
                 shutil.rmtree(place)

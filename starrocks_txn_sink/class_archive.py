@@ -1,8 +1,8 @@
 """The class archive: a file of the classes that Spark loads, which the driver's JVM maps, so that it starts faster.
 
-HotSpot calls it class data sharing. `starrocks-txn-sink class-archive` writes the file, and `recommended_conf()` names
-it to the JVM where it is there. It lies in Python's environment, as Spark does: an image takes it along, and a removed
-environment leaves nothing behind.
+HotSpot calls it class data sharing. `starrocks-txn-sink class-archive` writes the file, or a query has it written while
+it runs (`sink/archive_writer.py`), and `recommended_conf()` names it to the JVM where it is there. It lies in Python's
+environment, as Spark does: an image takes it along, and a removed environment leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ import pyspark
 
 END: Final = b"starrocks-txn-sink: whole"
 """Follows the JVM's bytes. A JVM dies of an archive whose end is missing, such as that of a copy onto a full disk."""
+SHARED_FILE: Final = "-XX:SharedArchiveFile="
+UNFINISHED: Final = "unfinished-*"
+"""Names of the folders in which one is being written."""
 SILENT: Final = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 """The JVM says nothing of an archive that does not fit, and starts without it."""
 
@@ -72,7 +75,7 @@ def _listing(folder: Path) -> list[str]:
 def archive_options() -> str:
     """Options with which the driver's JVM maps the archive; empty where there is none."""
     file = archive_file()
-    return f" {shlex.quote(f'-XX:SharedArchiveFile={file}')} {SILENT}" if file is not None and is_whole(file) else ""
+    return f" {shlex.quote(f'{SHARED_FILE}{file}')} {SILENT}" if file is not None and is_whole(file) else ""
 
 
 def is_whole(file: Path) -> bool:

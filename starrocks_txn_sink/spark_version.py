@@ -156,7 +156,8 @@ def _python_path_of_jvm() -> str:
     return (os.environ.get("PYTHONPATH") if jvm is None else jvm.java.lang.System.getenv("PYTHONPATH")) or ""
 
 
-_LATER_COMPILER: Final = (
+DRIVER_JAVA: Final = "spark.driver.extraJavaOptions"
+LATER_COMPILER: Final = (
     "-XX:+IgnoreUnrecognizedVMOptions -XX:Tier4InvocationThreshold=100000 -XX:Tier4MinInvocationThreshold=20000 "
     "-XX:Tier4CompileThreshold=300000 -XX:Tier4BackEdgeThreshold=1000000"
 )
@@ -222,8 +223,8 @@ def recommended_conf(shuffle_partitions: int = 4, *, preload: bool = False) -> d
         **({"spark.python.daemon.module": "starrocks_txn_sink.writer.daemon"} if preload else {}),
         **(sockets if SPARK >= UNIX_SOCKETS and os.name == "posix" else {}),
         "spark.jars.excludes": _IN_SPARK,
-        "spark.driver.extraJavaOptions": f"-Xss16m {_LATER_COMPILER}{archive_options()}",
-        "spark.executor.extraJavaOptions": _LATER_COMPILER,
+        DRIVER_JAVA: f"-Xss16m {LATER_COMPILER}{archive_options()}",
+        "spark.executor.extraJavaOptions": LATER_COMPILER,
     }
 
 

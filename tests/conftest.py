@@ -15,6 +15,7 @@ import pytest
 from starrocks_emulator.server import Emulator
 from starrocks_emulator.settings import Settings
 from starrocks_txn_sink.compiled import library
+from starrocks_txn_sink.sink import archive_writer
 from starrocks_txn_sink.sink.failures import FAILURES
 from starrocks_txn_sink.telemetry import REPEATS
 from tests import jvm
@@ -27,6 +28,7 @@ UNIT = Path(__file__).parent / "unit"
 UNIT_SECONDS = 60
 
 os.environ.setdefault("JDK_JAVA_OPTIONS", jvm.options())
+os.environ[archive_writer.SWITCH] = "off"  # hundreds of drivers
 gc.disable()  # while tests are collected: nearly all objects stay, and to look for others takes a third of the time
 
 

@@ -24,7 +24,7 @@ from starrocks_txn_sink.errors import DeadlineExceeded, Fenced, OptionError
 from starrocks_txn_sink.options import SchemaChanges, SinkOptions
 from starrocks_txn_sink.options.combinations import Feature, refuse_without_sql
 from starrocks_txn_sink.public_names import suggests_arguments
-from starrocks_txn_sink.sink import session as sessions, termination
+from starrocks_txn_sink.sink import archive_writer, session as sessions, termination
 from starrocks_txn_sink.sink.assembly import Assembly
 from starrocks_txn_sink.sink.batch_events import BatchOrigin, BatchTries, Endpoint, SinkEvents
 from starrocks_txn_sink.sink.checkpoint import ProofLog
@@ -377,6 +377,8 @@ class StarRocksSink:
         job = source.origin.job
         if not is_available() and not any(run.served for run in self._runs.values()):
             self._listener(Event("loops.missing", {"job": job, "advice": _NO_LOOPS}))
+        if source.origin.streaming:
+            archive_writer.write_later(job, self._listener)
         for event in source.advice(self.options, first=not run.served):
             self._listener(replace(event, fields={"job": job, **event.fields}))
 

@@ -15,7 +15,14 @@ from starrocks_txn_sink import SinkOptions, StarRocksSink, TableRoute, Transacti
 from starrocks_txn_sink.coordinator.model import Receipt
 from starrocks_txn_sink.errors import Fenced, LoadFailed, NotSent, OptionError, StarRocksSinkError
 from starrocks_txn_sink.rows.segments import Skip
-from starrocks_txn_sink.sink import batch_events, failures, rows_writer, session as sessions, sink as sink_module
+from starrocks_txn_sink.sink import (
+    archive_writer,
+    batch_events,
+    failures,
+    rows_writer,
+    session as sessions,
+    sink as sink_module,
+)
 from starrocks_txn_sink.sink.batch_events import BatchOrigin, BatchTries
 from starrocks_txn_sink.sink.input import FrameInput, OpenInput
 from starrocks_txn_sink.sink.lane_plan import LanePlan
@@ -189,6 +196,21 @@ def test_missing_loops_are_said_once_at_the_start(
     warnings = records_of(caplog, "loops.missing")
     assert [record.levelname for record in warnings] == (["WARNING"] if loop == "pure" else [])
     assert all("C compiler" in record.getMessage() for record in warnings)
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_a_query_has_the_class_archive_written_and_a_batch_write_does_not(
+    streaming: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = list[str]()
+    sink = StarRocksSink(replace(OPTIONS, job="job"))
+    monkeypatch.setattr(archive_writer, "write_later", lambda job, _: jobs.append(job))
+    monkeypatch.setattr(sessions, "open_session", lambda *_, **__: Session("key", "job", "epoch", "checkpoint"))
+    monkeypatch.setattr(sessions, "clean_up", lambda *_, **__: None)
+    monkeypatch.setattr(RowsWriter, "write", lambda *_: None)
+    origin = BatchOrigin(0, "job", "checkpoint", "key", streaming)
+    sink._commit_or_wait(source_of(origin), BatchTries(ignore_event, 600.0))
+    assert jobs == ["job"] * streaming
 
 
 def test_what_a_failed_micro_batch_has_written_is_counted_and_renews_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
