@@ -6,7 +6,9 @@ import os
 import shlex
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -164,6 +166,20 @@ def test_an_archive_that_was_cut_is_not_used_but_written_again(
     assert cli.main(["class-archive"]) == 0
     assert "MB, written in" in capsys.readouterr().out
     assert "SharedArchiveFile" in recommended_conf()[DRIVER]
+
+
+def test_two_commands_at_once_leave_one_whole_archive(environment: Path) -> None:
+    both = threading.Barrier(2)
+
+    def write(file: Path) -> None:
+        file.write_bytes(b"classes")
+        both.wait(20)
+
+    with ThreadPoolExecutor(2) as pool:
+        for writer in [pool.submit(class_archive.write_archive, current(), write) for _ in range(2)]:
+            writer.result()
+    assert [*(environment / "share" / "starrocks-txn-sink").iterdir()] == [current()]
+    assert current().read_bytes() == b"classes" + END
 
 
 def test_a_session_that_fails_leaves_nothing_behind(environment: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from starrocks_emulator.server import Emulator
 from starrocks_txn_sink.errors import TooManyTables
 from tests.support.contract_client import Client, Server as OtherServer
+from tests.support.depth import scaled
 from tests.support.query_port import query
 from tests.support.threaded_lanes import Transaction
 from tests.support.twenty_tables import DDL, TABLES, Shop
@@ -116,6 +117,6 @@ def test_many_micro_batches(shared: str, tmp_path: Any) -> None:
             query(server, sql)
         shop = Shop(server, 4, random.Random(11))
         job = shop.job(on_bad_rows="fail")
-        for _ in range(60):
+        for _ in range(scaled(60)):
             job.write(shop.micro_batch(4))
         shop.check()
