@@ -32,6 +32,9 @@ _LIMITS: Final = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
 )
+_GROUP: Final[dict[str, Any]] = {"process_group": 0} if sys.version_info >= (3, 11) else {"start_new_session": True}
+"""A group of its own, to end all of it, but not a session: the kernel shares processor time among sessions first, and
+heeds `nice` only within one."""
 _asked = threading.Event()
 
 Later = Callable[[float, Callable[[], None]], None]
@@ -111,9 +114,7 @@ class _Child:
             if self._over:
                 return -signal.SIGTERM
             nothing = subprocess.DEVNULL
-            process = self._process = subprocess.Popen(
-                words, stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True
-            )
+            process = self._process = subprocess.Popen(words, stdin=nothing, stdout=nothing, stderr=nothing, **_GROUP)
         code = process.wait()
         atexit.unregister(self._end)
         return code
