@@ -50,10 +50,10 @@ class Opening:
     policy: Policy | VerifiedPolicy | None = None
 
     def bounded(self, bound: Bound | None) -> Opening:
-        """The same, in which nothing behind a `bound` is released; it counts for whole transactions of Debezium."""
-        if bound is None or not isinstance(self.policy, VerifiedPolicy):
+        """The same, in which nothing behind a `bound` is released, if the policy's sources have such positions."""
+        if bound is None or self.policy is None:
             return self
-        return replace(self, policy=replace(self.policy, bound=bound))
+        return replace(self, policy=self.policy.bounded(bound))
 
 
 @dataclass(slots=True)

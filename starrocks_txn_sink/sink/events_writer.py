@@ -16,7 +16,6 @@ from pyspark.sql import types as T
 from starrocks_txn_sink.assembler.rules.by_rules import RowRules
 from starrocks_txn_sink.assembler.rules.spill import Manifest
 from starrocks_txn_sink.assembler.verified.bounds import BOUND_REACHED
-from starrocks_txn_sink.assembler.verified.intake import VerifiedState
 from starrocks_txn_sink.clock import Clock, SystemClock
 from starrocks_txn_sink.coordinator.coordinator import join_missing
 from starrocks_txn_sink.coordinator.model import LaneShare, Receipt
@@ -289,8 +288,8 @@ def at_bound(carried: CarryOver, positions: Mapping[str, Position]) -> Event | N
     for notice in carried.notices:
         if notice.name == BOUND_REACHED:
             source = notice.fields["source"]
-            state, visible = carried.partitions[source].state, positions.get(source)
-            further = visible is not None and isinstance(state, VerifiedState) and visible.position > state.released
+            released, visible = carried.partitions[source].state.released, positions.get(source)
+            further = visible is not None and (released is None or visible.position > released)
             return replace(notice, fields={**notice.fields, "how": NEAR}) if further else notice
     return None
 

@@ -23,6 +23,7 @@ from starrocks_txn_sink.assembler.rules.history import Run
 from starrocks_txn_sink.clock import parse_duration
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.options.checks import check_choice
+from starrocks_txn_sink.protocol.bound import Bound
 from starrocks_txn_sink.protocol.source_places import Places
 
 if TYPE_CHECKING:
@@ -115,6 +116,10 @@ class Policy:
         check_choice("missing_begin", self.missing_begin, get_args(MissingBegin))
         check_open_timeout(self.open_timeout)
 
+    def bounded(self, _: Bound) -> Policy:
+        """The same: these sources have no positions that a snapshot could show."""
+        return self
+
 
 def check_open_timeout(limit: float | None) -> None:
     """OptionError for an `open_timeout` (seconds) that is not above zero."""
@@ -189,6 +194,11 @@ class SourceState(ABC):
     @abstractmethod
     def live(self) -> list[OpenTransaction]:
         """The open transactions that are not dropped; of VerifiedState the oldest, with the rows of all."""
+
+    @property
+    def released(self) -> int | None:
+        """The position of the last released unit; None without any."""
+        return self.last_position
 
     @abstractmethod
     def levels(self) -> tuple[int, int, int]:

@@ -67,6 +67,10 @@ class VerifiedPolicy:
         check_choice("on_open_timeout", self.on_open_timeout, get_args(OnOpenTimeout))
         model.check_open_timeout(self.open_timeout)
 
+    def bounded(self, bound: Bound) -> VerifiedPolicy:
+        """The same, in which nothing behind `bound` is released."""
+        return replace(self, bound=bound)
+
 
 @dataclass(frozen=True, slots=True)
 class VerifiedStep:
