@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
 import tempfile
 import time
@@ -26,7 +25,7 @@ from confluent_kafka import Producer
 
 from benchmarks.measure import line, say, where
 from benchmarks.null_server import NullServer
-from benchmarks.steady import ROWS, Tree, start, transaction, variants_of
+from benchmarks.steady import ROWS, Results, Tree, medians, start, transaction, variants_of
 from tests.kafka.broker import Broker
 from tests.kafka.jars import SPARK, NoMaven, archives
 
@@ -43,7 +42,7 @@ def main() -> None:
     parser.add_argument("--variant", action="append", help="NAME, and JSON behind a space (default: sync)")
     arguments = parser.parse_args()
     variants = variants_of(arguments.variant)
-    results: dict[str, list[dict[str, Any]]] = {}
+    results: Results = {}
     with tempfile.TemporaryDirectory(prefix="backlog-", ignore_cleanup_errors=True) as folder:
         home = Path(folder)
         with Broker(home / "broker", heap="1g") as broker, NullServer() as server:
@@ -57,10 +56,8 @@ def main() -> None:
                     results.setdefault(name, []).append(result)
                     say(f"{name}: {json.dumps(result)}")
     say(f"\n{arguments.rows} rows in one micro-batch ({where()}), medians of {arguments.rounds} rounds")
-    for name, runs in results.items():
-        middle = {key: statistics.median(run[key] for run in runs) for key in _SHOWN}
-        say(f"{name:16}" + ", ".join(f"{key} {value:g}" for key, value in middle.items()))
-    line("backlog", {"rows": arguments.rows, "variants": variants, "runs": results})
+    middle = medians(results, _SHOWN)
+    line("backlog", {"rows": arguments.rows, "variants": variants, "runs": results, **middle})
 
 
 def measure(rows: int, variant: dict[str, Any], servers: str, server: NullServer, home: Path) -> dict[str, Any]:

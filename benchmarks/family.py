@@ -14,19 +14,17 @@ import psutil
 @dataclass(slots=True)
 class Family:
     """`whole` and `python` are CPU seconds of all processes seen so far, and of those that run Python, in seconds;
-    `rss` is the resident memory of all processes now, `workers_rss` that of the Python processes but this one, in
-    bytes."""
+    `workers_rss` is the memory of the Python processes but this one, now, in bytes."""
 
     whole: float = 0.0
     python: float = 0.0
-    rss: int = 0
     workers_rss: int = 0
     _seen: dict[psutil.Process, tuple[float, bool]] = field(default_factory=dict)
 
     def look(self) -> Family:
         """Look at every process again. What one uses between the last look and its end is lost."""
         me = psutil.Process()
-        self.rss = self.workers_rss = 0
+        self.workers_rss = 0
         for process in (me, *me.children(recursive=True)):
             try:
                 self._note(process, process == me)
@@ -42,7 +40,5 @@ class Family:
                 return
             times, is_python = process.cpu_times(), "python" in process.name()
             self._seen[process] = (times.user + times.system, is_python)
-            resident = process.memory_info().rss
-            self.rss += resident
             if is_python and not is_me:
-                self.workers_rss += resident
+                self.workers_rss += process.memory_info().rss

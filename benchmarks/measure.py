@@ -28,7 +28,6 @@ class Sample:
     cpu_seconds: float
     python_cpu_seconds: float
     python_rss_growth: int
-    rss: int
 
 
 @dataclass(slots=True)
@@ -70,12 +69,11 @@ def measure_once(work: Work) -> Sample:
     """Run `work` and see what this process's tree used; `work` itself runs in this process."""
     family, over = Family().look(), threading.Event()
     whole, python, rss = family.whole, family.python, family.workers_rss
-    peak, most = [rss], [family.rss]
+    peak = [rss]
 
     def watch() -> None:
         while not over.wait(0.2):
             peak[0] = max(peak[0], family.look().workers_rss)
-            most[0] = max(most[0], family.rss)
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
@@ -85,7 +83,7 @@ def measure_once(work: Work) -> Sample:
     over.set()
     watcher.join()
     family.look()
-    return Sample(seconds, family.whole - whole, family.python - python, peak[0] - rss, most[0])
+    return Sample(seconds, family.whole - whole, family.python - python, peak[0] - rss)
 
 
 def report(title: str, variants: list[Variant], **further: Any) -> None:
@@ -121,7 +119,6 @@ def figures(variants: list[Variant]) -> dict[str, Any]:
             "rows_per_cpu_second": round(variant.per_cpu),
             "ratio": round(variant.rate / variants[0].rate, 3),
             "cpu_ratio": round(variant.per_cpu / variants[0].per_cpu, 3),
-            "rss_mb": round(variant.median("rss") / 1e6),
             "python_cpu_seconds_per_million": round(variant.median("python_cpu_seconds") / variant.rows * 1e6, 3),
         }
         for variant in variants

@@ -31,6 +31,7 @@ import tempfile
 import time
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -55,6 +56,9 @@ _DDL: Final = (
     "CREATE TABLE bench.order_items (item_id BIGINT NOT NULL, order_id BIGINT, product_name VARCHAR(64), quantity INT, "
     "price DECIMAL(12,2), note VARCHAR(200)) PRIMARY KEY(item_id)",
 )
+Results = dict[str, list[dict[str, Any]]]
+"""The runs of each variant."""
+Medians = dict[str, dict[str, float]]
 _NOTE: Final = "abcdefghijklmnopqrstuvwxyz" * 3
 _LOOK_SECONDS, _MEMORY_SECONDS, _END_SECONDS = 0.05, 2.0, 30.0
 _AHEAD_SECONDS, _START_SECONDS = 2.0, 600.0
@@ -135,7 +139,7 @@ def main() -> None:
     parser.add_argument("--variant", action="append", help="NAME, and JSON behind a space (default: sync)")
     arguments = parser.parse_args()
     variants = variants_of(arguments.variant)
-    results: dict[str, list[dict[str, Any]]] = {}
+    results: Results = {}
     with tempfile.TemporaryDirectory(prefix="steady-", ignore_cleanup_errors=True) as folder:
         home = Path(folder)
         with Broker(home / "broker", heap="512m") as broker:
@@ -146,10 +150,18 @@ def main() -> None:
                     results.setdefault(name, []).append(result)
                     say(f"{name}: {json.dumps(result)}")
     say(f"\nat {arguments.rate:g} rows/s ({where()}), medians of {arguments.rounds} rounds")
-    for name, runs in results.items():
-        middle = {key: statistics.median(run[key] for run in runs) for key in _SHOWN}
-        say(f"{name:16}" + ", ".join(f"{key} {value:g}" for key, value in middle.items()))
-    line("steady rate", {"rate": arguments.rate, "variants": variants, "runs": results})
+    middle = medians(results, _SHOWN)
+    line("steady rate", {"rate": arguments.rate, "variants": variants, "runs": results, **middle})
+
+
+def medians(results: Results, shown: Sequence[str]) -> Medians:
+    """The figures `shown` of each variant, medians of its runs; prints them."""
+    middle = {
+        name: {key: statistics.median(run[key] for run in runs) for key in shown} for name, runs in results.items()
+    }
+    for name, figures in middle.items():
+        say(f"{name:16}" + ", ".join(f"{key} {value:g}" for key, value in figures.items()))
+    return middle
 
 
 _SHOWN: Final = ("cores", "commits_a_second", "ms_a_commit", "pss_mb", "pss_most_mb", "rss_mb", "p50", "p99")

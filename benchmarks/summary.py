@@ -38,7 +38,9 @@ class Figure:
 _LOW: Final = "1 partitions, lanes"
 _EMULATOR, _NULL = "emulator", "a server that discards bodies"
 _FLINK, _DEBEZIUM, _START = "compared-with-flink-and-freshness-from-kafka", "debeziums-messages", "a-cold-start"
+_STEADY, _BACKLOG = "what-a-steady-rate-costs", "memory-at-full-speed"
 _BY_LIBRDKAFKA, _BY_SPARK = "lanes, librdkafka", "lanes, Spark's source"
+_RATE: Final = "steady rate"
 _KAFKA: Final = "events in Kafka"
 _WHOLE: Final = "Debezium, the lane, librdkafka"
 _MESSAGES: Final = "Debezium's messages in Kafka"
@@ -46,8 +48,10 @@ _MESSAGES: Final = "Debezium's messages in Kafka"
 FIGURES: Final = (
     Figure("10 k rows/s: half of the rows are visible after", "s", _EMULATOR, "freshness", (_LOW, "p50"), _FLINK),
     Figure("10 k rows/s: 99 % of the rows are visible after", "s", _EMULATOR, "freshness", (_LOW, "p99"), _FLINK),
+    Figure("10 k rows/s, freshness 1 s: cores", "", _EMULATOR, _RATE, ("sync", "cores"), _STEADY),
+    Figure("10 k rows/s, freshness 1 s: memory of all processes", "MB", _EMULATOR, _RATE, ("sync", "pss_mb"), _STEADY),
     Figure("Kafka, librdkafka: rows a second", "", _NULL, _KAFKA, (_BY_LIBRDKAFKA, "rows_per_second"), _FLINK),
-    Figure("Kafka, librdkafka: memory of all processes", "MB", _NULL, _KAFKA, (_BY_LIBRDKAFKA, "rss_mb"), _FLINK),
+    Figure("one micro-batch from Kafka: memory of all processes", "MB", _NULL, "backlog", ("sync", "pss_mb"), _BACKLOG),
     Figure("Debezium, whole: rows a second", "", _NULL, _MESSAGES, (_WHOLE, "rows_per_second"), _DEBEZIUM),
     Figure("Debezium, whole: rows a CPU second / TxnEvents'", "", _NULL, _MESSAGES, (_WHOLE, "cpu_ratio"), _DEBEZIUM),
     Figure("Kafka, Spark's source: rows a second", "", _NULL, _KAFKA, (_BY_SPARK, "rows_per_second"), _FLINK),
