@@ -21,13 +21,12 @@ from typing import Any, Final
 
 from starrocks_txn_ops import command_line
 from starrocks_txn_sink.class_archive import END, SILENT, UNFINISHED, archive_file, is_whole, java_program, spark_home
-from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.errors import OptionError
+from starrocks_txn_sink.sink.archive_writer import is_abandoned
 from starrocks_txn_sink.spark_version import recommended_conf, require_java
 
 _RUN_SECONDS: Final = 600.0  # ten times what a slow machine needs
 _EXIT_SECONDS: Final = 300.0
-_ABANDONED_SECONDS: Final = 3600.0  # no run takes as long
 _FOREIGN: Final = (
     *("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "PYSPARK_SUBMIT_ARGS"),
     *("SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_API_MODE", "SPARK_CONNECT_MODE", "SPARK_CONNECT_MODE_ENABLED"),
@@ -55,7 +54,8 @@ def run(_: argparse.Namespace) -> int:
         return 0
     began = time.monotonic()
     command_line.print_lines(["Spark runs once, and writes its classes: half a minute on two idle cores."])
-    write_archive(file)
+    with command_line.on_end_signals(lambda: sys.exit(130)):  # so that nothing unfinished stays
+        write_archive(file)
     megabytes, seconds = file.stat().st_size / 1e6, time.monotonic() - began
     command_line.print_lines([f"{file}: {megabytes:.0f} MB, written in {seconds:.0f} s."])
     return 0
@@ -115,8 +115,8 @@ def write_archive(file: Path, run_session: Callable[[Path], object] = run_apart)
 def _remove_abandoned(folder: Path) -> None:
     """Remove what a killed run has left in the archives' folder."""
     for place in folder.glob(UNFINISHED):
-        with suppress(OSError):
-            if SystemClock().wall() - place.stat().st_mtime > _ABANDONED_SECONDS:
+        if is_abandoned(place):
+            with suppress(OSError):
                 shutil.rmtree(place)
 
 

@@ -26,6 +26,8 @@ from starrocks_txn_sink.telemetry import Event, Listener
 SWITCH: Final = "STARROCKS_TXN_SINK_CLASS_ARCHIVE"
 """Environment variable; `off` keeps the sink from writing an archive by itself."""
 _LATER_SECONDS: Final = 60.0
+_AGAIN_SECONDS: Final = 7 * 86400.0  # a full disk or a busy machine may be the reason, not Java
+_ABANDONED_SECONDS: Final = 3600.0  # no run takes as long
 _FREE_BYTES: Final = 2 << 30  # three times what the process takes
 _MEMORY: Final = Path("/proc/meminfo")
 _LIMITS: Final = (
@@ -58,7 +60,9 @@ def wants_archive(context: Any) -> bool:
 def command() -> Sequence[str] | None:
     """What writes the archive; None where that is useless, impossible, or a burden."""
     nice, file, conf = shutil.which("nice"), archive_file(), conf_folder()
-    if nice is None or file is None or is_whole(file) or _failed(file).exists() or any(file.parent.glob(UNFINISHED)):
+    if nice is None or file is None or is_whole(file):
+        return None
+    if _failed_lately(file) or not all(map(is_abandoned, file.parent.glob(UNFINISHED))):
         return None
     if conf.is_dir() and any(conf.iterdir()):  # a JVM with such a class path writes none
         return None
@@ -69,7 +73,7 @@ def command() -> Sequence[str] | None:
 
 
 def write(job: str, listener: Listener, words: Sequence[str] | None) -> None:
-    """Run the command, and say so. After a failure it is not tried again for this Spark and this Java."""
+    """Run the command, and say so. After a failure it is not tried again for a week, with this Spark and this Java."""
     file = archive_file()
     if words is None or file is None:
         return
@@ -97,6 +101,22 @@ def free_bytes() -> int:
 
 def _failed(file: Path) -> Path:
     return file.with_suffix(".failed")
+
+
+def _failed_lately(file: Path) -> bool:
+    return _failed(file).exists() and _age(_failed(file)) < _AGAIN_SECONDS
+
+
+def is_abandoned(unfinished: Path) -> bool:
+    """Whether nobody writes in this folder any more: a killed run has left it."""
+    return _age(unfinished) > _ABANDONED_SECONDS
+
+
+def _age(path: Path) -> float:
+    """Seconds since the path was last changed; none where it is not there."""
+    with suppress(OSError):
+        return SystemClock().wall() - path.stat().st_mtime
+    return 0.0
 
 
 class _Child:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import threading
@@ -249,6 +250,18 @@ def test_the_command_removes_what_a_killed_run_left_and_no_folder_of_a_running_o
     os.utime(current().parent / "unfinished-killed", (1, 1))
     assert cli.main(["class-archive"]) == 0
     assert {file.name for file in current().parent.iterdir()} == {current().name, "unfinished-running"}
+
+
+def test_a_command_that_is_stopped_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(unfinished: Path) -> None:
+        unfinished.touch()
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(class_archive.write_archive, "__defaults__", (stopped,))
+    monkeypatch.setattr(class_archive, "require_java", lambda: None)
+    with pytest.raises(SystemExit):
+        cli.main(["class-archive"])
+    assert not list(current().parent.iterdir())
 
 
 def test_a_job_maps_the_old_archive_while_a_new_one_is_written() -> None:

@@ -121,6 +121,17 @@ def test_where_it_is_useless_or_a_burden_nothing_runs(
     archive_writer.write("job", lambda _: pytest.fail("nothing is written"), archive_writer.command())
 
 
+def test_what_a_killed_driver_left_and_a_failure_of_last_week_keep_nothing_from_running(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    being_written(monkeypatch)
+    os.utime(archive().parent / "unfinished-x", (1, 1))
+    failed_before(monkeypatch)
+    assert archive_writer.command() is None
+    os.utime(archive().with_suffix(".failed"), (1, 1))
+    assert archive_writer.command() is not None
+
+
 def test_it_is_said_and_a_new_java_is_a_new_try() -> None:
     events = list[Event]()
     archive_writer.write("job", events.append, ["false"])
