@@ -134,6 +134,19 @@ def on_end_signals(end: Callable[[], None]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+@contextlib.contextmanager
+def interrupted_once() -> Iterator[None]:
+    """Let the first Ctrl-C or SIGTERM raise KeyboardInterrupt, and ignore the next ones while the block cleans up."""
+
+    def end() -> None:
+        for number in END_SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    with on_end_signals(end):
+        yield
+
+
 def _pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:

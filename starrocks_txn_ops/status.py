@@ -21,6 +21,7 @@ from starrocks_txn_sink.clock import Clock, Deadline, SystemClock
 from starrocks_txn_sink.errors import OptionError, StarRocksSinkError, UnknownJob
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.protocol.bound import Bound, ReadBound
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE
 from starrocks_txn_sink.protocol.gate import GATE, Gate
 from starrocks_txn_sink.protocol.label import LabelPrefix
@@ -66,7 +67,8 @@ class JobStatus:
     nobody has asked. Times are UTC, as text. `moved` says of a closed job since when and to which job,
     `lag_unknown` of which partitions the lag is not known though brokers were asked, and why, `snapshot` how far
     the source's first snapshot is, and `verified` what the last whole `verify` has found; empty without one. `given_up`
-    counts the source transactions that did not become whole within `open_timeout`.
+    counts the source transactions that did not become whole within `open_timeout`, and `bound` says where a command has
+    the job wait.
     """
 
     job: str
@@ -86,6 +88,7 @@ class JobStatus:
     snapshot: str = ""
     verified: str = ""
     given_up: int = 0
+    bound: str = ""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -164,7 +167,9 @@ def job_statuses(
         states = _states(options, labels, deadline) if args.load_url or not labels else None
         job_rows = [row for row in rows if row[0] == job]
         status = _status(job, job_rows, labels, states, int(letters.get(job, 0)), args, ends)
-        statuses.append(replace(status, verified=verified[job].text if job in verified else ""))
+        bound = ledger.execute(ReadBound(job), deadline) if job_rows else None
+        proof = verified[job].text if job in verified else ""
+        statuses.append(replace(status, verified=proof, bound="" if bound is None else _bound(bound)))
     return statuses
 
 
@@ -211,6 +216,10 @@ def _status(
         snapshot=Progress.of({str(row[2]): str(row[8]) for row in rows if row[1] == SNAPSHOT}).text,
         given_up=sum(int(row[3]) for row in rows if row[1] == PLACE and of_name(str(row[2]))[1] == GIVEN_UP),
     )
+
+
+def _bound(bound: Bound) -> str:
+    return f"verify --exact has the job wait at the source's position {bound.text}, for at most {bound.seconds} s more"
 
 
 def _moved(gate: Gate, time: str) -> str:
@@ -295,7 +304,8 @@ def text_lines(statuses: Sequence[JobStatus], database: str, clock: Clock) -> It
             else "  no commit"
         )
         lost = f"{status.given_up} source transactions, incomplete for open_timeout" if status.given_up else ""
-        for title, text in (("snapshot", status.snapshot), ("verify", status.verified), ("given up", lost)):
+        said = (("snapshot", status.snapshot), ("verify", status.verified), ("given up", lost), ("held", status.bound))
+        for title, text in said:
             if text:
                 yield f"  {title}: {text}"
         if status.moved:

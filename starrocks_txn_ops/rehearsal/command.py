@@ -5,12 +5,10 @@ could not see what it looked for.
 """
 
 import argparse
-import contextlib
 import json
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -97,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         options = command_line.server_options(args, database=args.database)
         options.read_password()
-        with closing(Stage(options, terms, _to_stderr)) as stage, interrupted_once():
+        with closing(Stage(options, terms, _to_stderr)) as stage, command_line.interrupted_once():
             began, start = stage.clock.wall(), time.monotonic()
             results = collect(stage, show)
             if stage.recorder is not None:
@@ -147,19 +145,6 @@ def collect(stage: Stage, show: Callable[[str], None], checks: Sequence[Check] =
         if len(results) == len(checks):
             add(_cleared(stage))
     return results
-
-
-@contextlib.contextmanager
-def interrupted_once() -> Iterator[None]:
-    """Let the first Ctrl-C or SIGTERM raise KeyboardInterrupt, and ignore the next ones while tables are dropped."""
-
-    def end() -> None:
-        for number in command_line.END_SIGNALS:
-            signal.signal(number, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    with command_line.on_end_signals(end):
-        yield
 
 
 def _to_stderr(line: str) -> None:

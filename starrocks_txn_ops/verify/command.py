@@ -22,6 +22,7 @@ from starrocks_txn_sink.clock import SystemClock
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.options.table_rules import groups_of
 
+_INTERRUPTED: Final = "Interrupted, and nothing is decided. A job that was held goes on."
 _MOST_HELD: Final = 600
 
 
@@ -112,7 +113,12 @@ def carry_out(
     mending = Mending(args.hold, agreed) if repair else None
     sync = read_sync(args.file)
     former = None if kept is None else kept_in(kept, args.file, share)
-    report = verify(sync, chosen, limits, clock, progress, mending, former, exact=args.hold if exact else 0)
+    try:
+        with command_line.interrupted_once():
+            report = verify(sync, chosen, limits, clock, progress, mending, former, exact=args.hold if exact else 0)
+    except KeyboardInterrupt:
+        progress.says(_INTERRUPTED)
+        return 2
     command_line.print_lines([json.dumps(document(report))] if args.json else lines(report))
     return report.exit_code
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,12 +15,14 @@ import pytest
 from starrocks_emulator.server import Emulator
 from starrocks_txn_ops import cli, status
 from starrocks_txn_ops.status import KafkaPartition, lags_of, why_unknown
-from starrocks_txn_sink.clock import SystemClock
+from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.errors import QueryFailed, QueryRefused, StarRocksSinkError
+from starrocks_txn_sink.protocol.bound import Bound, WriteBound
 from starrocks_txn_sink.protocol.dead_letters import DEAD_LETTER_TABLE, create_table
 from starrocks_txn_sink.protocol.ledger import LEDGER_TABLE
 from starrocks_txn_sink.protocol.verified import VERIFIED, Verified
-from tests.support.left_behind import PASSWORD, leave_open, write_a_position
+from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
+from tests.support.left_behind import PASSWORD, leave_open, options, write_a_position
 from tests.support.query_port import query
 
 pytestmark = [
@@ -116,6 +120,17 @@ def test_a_hold_is_said(jobs: Emulator, capsys: Shown) -> None:
         "  owner: a command (verify --repair or --exact, resync), which holds or held the job since "
         in capsys.readouterr().out
     )
+
+
+def test_a_bound_is_said_while_it_lasts(jobs: Emulator, capsys: Shown) -> None:
+    bound = Bound("token", "shop", {"lsn": 9}, seconds=30, text="0/9")
+    with closing(LeaderConnection(options(jobs))) as connection:
+        ledger = SqlLedger(connection, "shop")
+        for seconds, lines in ((30, 1), (0, 0)):
+            ledger.execute(WriteBound("first", replace(bound, seconds=seconds)), Deadline.after(30, SystemClock()))
+            assert command(jobs) == 0
+            said = "  held: verify --exact has the job wait at the source's position 0/9, for at most "
+            assert capsys.readouterr().out.count(said) == lines
 
 
 def test_transactions_that_were_given_up_are_said(jobs: Emulator, capsys: Shown) -> None:

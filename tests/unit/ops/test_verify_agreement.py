@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import signal
 import sys
 
 import pytest
 
 from starrocks_txn_ops import cli
+from starrocks_txn_ops.verify import command
 from starrocks_txn_ops.verify.command import _agreed
 from starrocks_txn_ops.verify.progress import Progress
 from starrocks_txn_ops.verify.rules.core import DIFFERENT, EXTRA, MISSING, Verdict
@@ -45,6 +47,28 @@ def test_who_agrees(monkeypatch: pytest.MonkeyPatch, typed: str, terminal: bool,
 def test_words_that_cannot_be(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
     assert cli.main(["verify", "shop.toml", *words]) == 2
     assert words[0] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_command_that_is_stopped_cleans_up_and_says_so_in_a_line(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What holds the job ends as behind an error, also by SIGTERM, and a second signal disturbs nothing."""
+    ended = list[str]()
+
+    def verify(*_: object, **__: object) -> Report:
+        try:
+            signal.raise_signal(number)
+        finally:
+            signal.raise_signal(number)
+            ended.append("given back")
+        raise AssertionError
+
+    monkeypatch.setattr(command, "read_sync", lambda _: None)
+    monkeypatch.setattr(command, "verify", verify)
+    assert cli.main(["verify", "shop.toml", "--exact"]) == 2
+    assert ended == ["given back"]
+    assert capsys.readouterr() == ("", "Interrupted, and nothing is decided. A job that was held goes on.\n")
 
 
 def different(**counts: int) -> TableReport:
