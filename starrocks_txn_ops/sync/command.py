@@ -179,7 +179,8 @@ def start(sync: Sync, tables: Sequence[str]) -> int:
     if sync.until_end:
         query = query.trigger(availableNow=True)
     lag = LagWatch(spark, talk, SystemClock(), lambda _: True, talk.is_paused)  # Spark tells it once a micro-batch ends
-    running = ", ".join(("running", *running_parts(sync, tables)))
+    page = sink.metrics.url if sink.metrics is not None else ""  # it listens since the sink was made
+    running = ", ".join(("running", *running_parts(sync, tables, page)))
     with closing(ProgressWatch(spark, talk)), closing(lag), talk.running(running):
         return run_forever(query.start)
 
@@ -192,13 +193,13 @@ def started(sync: Sync, talk: Talk) -> SparkSession:
         return session(sync)
 
 
-def running_parts(sync: Sync, tables: Sequence[str]) -> Iterator[str]:
-    """What a user wants to know of a query that starts: its tables, and the address of its page."""
+def running_parts(sync: Sync, tables: Sequence[str], page: str) -> Iterator[str]:
+    """What a user wants to know of a query that starts: its tables, and the address of its page, if it has one."""
     if tables:
         yield count_of(len(tables), "table")
     yield f"into database {sync.options.database}"
-    if sync.options.metrics_port:
-        yield f"page at http://{sync.options.metrics_host}:{sync.options.metrics_port}/"
+    if page:
+        yield f"page at {page}"
     yield "until all messages of the start are written" if sync.until_end else "Ctrl-C ends it"
 
 

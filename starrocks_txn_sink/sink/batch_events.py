@@ -213,6 +213,10 @@ class Endpoint(Protocol):
 
     def __call__(self, event: Event) -> None: ...
 
+    @property
+    def url(self) -> str:
+        """The address of its page, '' before it listens."""
+
     def start(self) -> object:
         """Listen, if it does not yet; OptionError for a port that is taken."""
 

@@ -70,8 +70,12 @@ def test_a_person_sees_what_runs_and_what_it_has_done(
     broker.create({f"{prefix}.transaction": 1, f"{prefix}.public.notes": 1})
     send(broker.servers, notes(prefix, "x", *range(10)))
     warehouse.run("CREATE DATABASE shop;")
-    text = FILE.replace("until_end = true\n", "").format(
-        brokers=broker.servers, prefix=prefix, checkpoint=tmp_path / "checkpoint", archives=json.dumps(spark_kafka)
+    text = (
+        FILE.replace("until_end = true\n", "")
+        .replace("[target]\n", "[target]\nmetrics_port = 0\n")
+        .format(
+            brokers=broker.servers, prefix=prefix, checkpoint=tmp_path / "checkpoint", archives=json.dumps(spark_kafka)
+        )
     )
     text = warehouse.placed(text)
     (tmp_path / "shop.toml").write_text(text, encoding="utf-8")
@@ -89,6 +93,7 @@ def test_a_person_sees_what_runs_and_what_it_has_done(
     (file,) = tmp_path.glob("starrocks-txn-sink-shop-*.log")
     assert starting == f"sync: starting Spark; what Spark, Ivy and Kafka's client say is in {file}"
     database = tomllib.loads(text)["target"]["database"]
-    assert running == f"sync: running, 1 table, into database {database}, Ctrl-C ends it"
+    page = r"http://127\.0\.0\.1:\d+/"  # of a free port
+    assert re.fullmatch(f"sync: running, 1 table, into database {database}, page at {page}, Ctrl-C ends it", running)
     assert re.fullmatch(r"sync: ended: 10 rows in 1 commit, .*rows/s", ended)
     assert "WARN" in file.read_text(encoding="utf-8")

@@ -153,6 +153,8 @@ class Untouched:
 class Silent:
     """A metrics endpoint that serves nothing."""
 
+    url = ""
+
     def __call__(self, event: Event) -> None: ...
 
     def start(self) -> object: ...
