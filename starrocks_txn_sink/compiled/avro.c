@@ -32,7 +32,6 @@ static int put_items(Writer *a, const AvroType *type, int depth) {
         if (!count) return put_raw(a, map ? "}" : "]", 1);
         if (count < 0 && (count == INT64_MIN || !avro_number(a, &size))) return 0;
         if (count < 0) count = -count;
-        if (count > a->end - a->p) return 0; /* an item has a byte at least, unless it says nothing */
         for (; count; count--) {
             if (written++ && !put_raw(a, ",", 1)) return 0;
             if (map) {
@@ -103,9 +102,10 @@ int64_t txn_sink_avro(const void *bounds, int32_t wide, const uint8_t *data, con
         if (chosen[row] >= 0) {
             const MessageSchema *schema = &schemas[chosen[row]];
             Writer a = {data + start + schema->header, data + end, to + *used, to + room, schema->parts, 0};
-            int there = end - start >= schema->header && put_raw(&a, schema->before, schema->before_size) && put_avro(&a, schema->parts, 0)
-                        && a.p == a.end && (!schema->before_size || put_raw(&a, "}", 1));
-            if (a.full) return -1 - row;
+            int there = end - start >= schema->header && put_raw(&a, schema->before, schema->before_size);
+            if (there) bound_json(&a, end - start);
+            there = there && put_avro(&a, schema->parts, 0) && a.p == a.end && (!schema->before_size || put_raw(&a, "}", 1));
+            if (a.full && a.most == to + room) return -1 - row;
             if (!there) return row;
             *used = a.to - to;
         }

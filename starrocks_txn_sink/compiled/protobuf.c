@@ -303,10 +303,11 @@ int64_t txn_sink_protobuf(const void *bounds, int32_t wide, const uint8_t *data,
         if (chosen[row] >= 0) {
             const MessageSchema *schema = &schemas[chosen[row]];
             Proto m = {{NULL, NULL, to + *used, to + room, NULL, 0}, schema->parts, slots, slots + MOST_SLOTS};
-            int there = end - start >= schema->header && put_raw(&m.out, schema->before, schema->before_size)
-                        && put_proto_fields(&m, schema->parts, data + start + schema->header, data + end, 0)
-                        && (!schema->before_size || put_raw(&m.out, "}", 1));
-            if (m.out.full) {
+            int there = end - start >= schema->header && put_raw(&m.out, schema->before, schema->before_size);
+            if (there) bound_json(&m.out, end - start);
+            there = there && put_proto_fields(&m, schema->parts, data + start + schema->header, data + end, 0)
+                    && (!schema->before_size || put_raw(&m.out, "}", 1));
+            if (m.out.full && m.out.most == to + room) {
                 row = -1 - row;
                 break;
             }

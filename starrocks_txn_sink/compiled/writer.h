@@ -8,6 +8,9 @@
 #include <stdlib.h>
 #include "json.h"
 
+/* The most bytes of JSON that a message of `size` bytes becomes here; beyond, Python says that it does not fit. */
+#define MOST_JSON(size) ((1 << 20) + 100 * (size))
+
 /* A message that is read from `p` on, and its JSON. `full` says that there was no room; `types` is Avro's. */
 typedef struct {
     Place p, end;
@@ -21,6 +24,11 @@ static inline int has_room(Writer *a, int64_t size) {
     if (a->most - a->to >= size) return 1;
     a->full = 1;
     return 0;
+}
+
+/* Write no more than a message of `size` bytes becomes, if the room until `end` is larger. */
+static inline void bound_json(Writer *a, int64_t size) {
+    if (a->most - a->to > MOST_JSON(size)) a->most = a->to + MOST_JSON(size);
 }
 
 static inline int put_raw(Writer *a, const void *text, int64_t size) {

@@ -26,6 +26,8 @@ from starrocks_txn_sink.rows.segments import Bools
 from starrocks_txn_sink.sources.formats.avro_schemas import Schema, Type
 
 _DEEPEST: Final = 300  # levels of one value; Python's own limit is 1000 calls
+_LEAST_JSON: Final = 1 << 20
+_MOST_GROWTH: Final = 100
 
 
 def write_json(
@@ -40,8 +42,8 @@ def write_json(
 
 
 def message_json(message: bytes, schema: Schema) -> bytes | None:
-    """One message as JSON; None if it does not fit its schema."""
-    reader = _Reader(message, schema.types, schema.header)
+    """One message as JSON; None if it does not fit its schema, or would be more than JsonRoom has."""
+    reader = _Reader(message, schema.types, schema.header, JsonRoom.of(message))
     try:
         text = reader.value(schema.types[0], 0)
     except (IndexError, ValueError, struct.error):
@@ -52,12 +54,32 @@ def message_json(message: bytes, schema: Schema) -> bytes | None:
 
 
 @dataclass(slots=True)
+class JsonRoom:
+    """How much JSON a message may still become: items and names of a few bytes, or of none, may stand for any size."""
+
+    left: int
+
+    @classmethod
+    def of(cls, message: bytes) -> JsonRoom:
+        """That of a message; the compiled loop leaves what is longer to Python (MOST_JSON)."""
+        return cls(_LEAST_JSON + _MOST_GROWTH * len(message))
+
+    def taken(self, text: bytes) -> bytes:
+        """The text, whose room is taken; raises ValueError without room."""
+        self.left -= len(text)
+        if self.left < 0:
+            raise ValueError(self.left)
+        return text
+
+
+@dataclass(slots=True)
 class _Reader:
     """Reads one message; raises IndexError, ValueError or struct.error for one that does not fit."""
 
     message: bytes
     types: Sequence[Type]
     at: int
+    room: JsonRoom
 
     def value(self, kind: Type, depth: int) -> bytes:
         """The JSON of the next value."""
@@ -70,12 +92,14 @@ class _Reader:
                 return self._items(kind, depth + 1)
             case AvroKind.RECORD:
                 fields = self.types[kind.first : kind.first + kind.count]
-                return b"{" + b",".join(field.text + self.value(field, depth + 1) for field in fields) + b"}"
+                self.room.taken(b"{}")
+                members = (self.room.taken(field.text) + self.value(field, depth + 1) for field in fields)
+                return b"{" + b",".join(members) + b"}"
             case AvroKind.BYTES | AvroKind.FIXED:
                 size = kind.count if kind.kind is AvroKind.FIXED else self.number()
-                return b'"' + base64.b64encode(self._bytes(size)) + b'"'
+                return self.room.taken(b'"' + base64.b64encode(self._bytes(size)) + b'"')
             case _:
-                return self._scalar(kind)
+                return self.room.taken(self._scalar(kind))
 
     def _scalar(self, kind: Type) -> bytes:
         match kind.kind:
@@ -120,14 +144,13 @@ class _Reader:
 
     def _items(self, kind: Type, depth: int) -> bytes:
         is_map, pieces = kind.kind is AvroKind.MAP, list[bytes]()
+        self.room.taken(b"[]")
         while count := self.number():
             if count < 0:
                 self.number()  # the bytes of the block
-            if abs(count) > len(self.message) - self.at:
-                raise IndexError(count)
             for _ in range(abs(count)):
                 name = orjson.dumps(self._bytes(self.number()).decode()) + b":" if is_map else b""
-                pieces.append(name + self.value(self.types[kind.first], depth))
+                pieces.append(self.room.taken(name) + self.value(self.types[kind.first], depth))
         return (b"{%b}" if is_map else b"[%b]") % b",".join(pieces)
 
 

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import orjson
 
 from starrocks_txn_sink.compiled.layout import AvroKind
 from starrocks_txn_sink.compiled.rewrites import AvroSchema
+from starrocks_txn_sink.sources.formats.schema_text import schema_text
 
 _CONNECT: Final = "org.apache.kafka.connect.data."
 _TIME: Final = "io.debezium.time."
-_MOST_VALUES: Final = 100_000  # of a schema; a table has some thousand columns at most
 
 _PRIMITIVES: Final = {
     "null": (AvroKind.NULL, ""),
@@ -77,20 +77,19 @@ class Schema:
 def read_schema(text: str, dependencies: Sequence[str] = (), *, wrapped: bool, header: int = 5) -> Schema:
     """The schema whose JSON is `text`; `dependencies` has the JSON of the schemas that it refers to.
 
-    `wrapped`: the messages get Connect's schema. Raises ValueError for a schema that is none or, wrapped, recursive,
-    and for one by which a short message stands for a text without bounds.
+    `wrapped`: the messages get Connect's schema. Raises ValueError for a schema that is none or, wrapped, recursive or
+    too large.
     """
     reader = _SchemaReader()
     try:
         for dependency in dependencies:
             reader.read(orjson.loads(dependency))
         connect = reader.read(_loads(text))
-        reader.check_sizes()
         if not wrapped:
             return Schema(tuple(reader.types_of_last()), header=header)
         if reader.recursive:
             raise ValueError("it refers to itself, which Connect has no form for")
-        prefix = b'{"schema":' + orjson.dumps(connect) + b',"payload":'
+        prefix = b'{"schema":' + schema_text(connect) + b',"payload":'
     except (LookupError, TypeError, AttributeError, RecursionError, ValueError) as error:
         raise ValueError(f"no schema of Avro that can be read ({error or type(error).__name__})") from None
     return Schema(tuple(reader.types_of_last()), prefix, header)
@@ -99,14 +98,6 @@ def read_schema(text: str, dependencies: Sequence[str] = (), *, wrapped: bool, h
 def _loads(text: str) -> Any:
     """A schema's JSON; a primitive type may stand there without quotes."""
     return text if text in _PRIMITIVES else orjson.loads(text)
-
-
-class _Size(NamedTuple):
-    """What the values of a type take."""
-
-    values: int  # it and its parts, each name written out
-    is_empty: bool  # no bytes in a message
-    has_empty_items: bool  # an array in it has items of no bytes
 
 
 @dataclass(slots=True)
@@ -124,32 +115,6 @@ class _SchemaReader:
         self.types.append(Type())
         self.last = len(self.types) - 1
         return self._fill(self.last, schema, "")
-
-    def check_sizes(self) -> None:
-        """Raise ValueError where few bytes stand for many values: items of no bytes, or types that name types twice."""
-        sizes: dict[int, _Size] = {}
-        size = self._size(self.last, sizes)
-        if size.has_empty_items:
-            raise ValueError("the items of an array take no bytes, so that a short message has any number of them")
-        if size.values > _MOST_VALUES:
-            raise ValueError(f"it has more than {_MOST_VALUES:,} values where each type stands for its parts")
-
-    def _size(self, number: int, sizes: dict[int, _Size]) -> _Size:
-        """The size of a type; one that refers to itself counts once. `sizes` has those of the types met before."""
-        type = self.types[number]
-        parts = type.kind in (AvroKind.RECORD, AvroKind.UNION, AvroKind.ARRAY, AvroKind.MAP)
-        key = type.first if parts and type.count else -number - 1  # a reference to a type has the same parts
-        if key not in sizes:
-            sizes[key] = _Size(1, False, False)  # met again in itself: behind an array or a union, which take bytes
-            inner = [self._size(type.first + place, sizes) for place in range(type.count)] if parts else []
-            sizes[key] = _Size(
-                1 + sum(part.values for part in inner),
-                type.kind is AvroKind.NULL
-                or (type.kind is AvroKind.FIXED and not type.count)
-                or (type.kind is AvroKind.RECORD and all(part.is_empty for part in inner)),
-                any(part.has_empty_items for part in inner) or (type.kind is AvroKind.ARRAY and inner[0].is_empty),
-            )
-        return sizes[key]
 
     def types_of_last(self) -> list[Type]:
         """The types with that of the last schema as number 0; the others keep their numbers."""

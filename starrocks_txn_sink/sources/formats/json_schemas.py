@@ -12,6 +12,8 @@ from typing import Any, Final
 
 import orjson
 
+from starrocks_txn_sink.sources.formats.schema_text import MOST_PARTS, too_large
+
 _BY_TYPE: Final = {"boolean": "boolean", "integer": "int64", "number": "double", "string": "string"}
 _BY_CONNECT: Final = {"float32": "float", "float64": "double"}
 _ANY: Final = {"type": "struct", "optional": True}
@@ -32,11 +34,15 @@ class _Document:
 
     def __init__(self, document: Any) -> None:
         self._document = document
+        self._parts = 0
 
     def of(self, schema: Any, depth: int) -> dict[str, Any]:
         """Connect's schema of a part."""
         if depth > _DEEPEST:
             raise ValueError("it refers to itself, which Connect has no form for")
+        self._parts += 1  # counted while they are made: parts that each name the next one twice never end
+        if self._parts > MOST_PARTS:
+            raise too_large()
         if not isinstance(schema, Mapping):  # `true` and `false` are schemas
             return _ANY
         if "$ref" in schema:

@@ -22,7 +22,7 @@ from starrocks_txn_sink.compiled.layout import ProtoForm, ProtoKind, ProtoLabel
 from starrocks_txn_sink.compiled.rewrites import write_protobuf
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.rows.segments import Bools
-from starrocks_txn_sink.sources.formats.avro import real
+from starrocks_txn_sink.sources.formats.avro import JsonRoom, real
 from starrocks_txn_sink.sources.formats.connect_values import clock_text, date_text, day_of, decimal_text
 from starrocks_txn_sink.sources.formats.protobuf_schemas import Field, LostNulls, Schema, read_schema
 
@@ -150,7 +150,7 @@ def message_json(message: bytes, schema: Schema) -> bytes | None:
     try:
         if len(message) < schema.header:
             return None
-        text = _Values(schema.fields).message(schema.fields[0], message[schema.header :], 0)
+        text = _Values(schema.fields, JsonRoom.of(message)).message(schema.fields[0], message[schema.header :], 0)
     except (IndexError, ValueError, KeyError, struct.error):
         return None
     return schema.before + text + b"}" if schema.before else text
@@ -201,6 +201,7 @@ class _Values:
     """Writes the values of one schema; raises as _Reader does, or KeyError, for bytes that do not fit it."""
 
     all_fields: Sequence[Field]
+    room: JsonRoom
 
     def message(self, own: Field, content: bytes, depth: int) -> bytes:
         """The JSON of a message."""
@@ -208,7 +209,9 @@ class _Values:
             raise ValueError(depth)
         fields = self._parts(own)
         values = self._read(fields, content)
-        return b"{" + b",".join(part.text + self._member(part, values[part.number], depth) for part in fields) + b"}"
+        self.room.taken(b"{}")
+        members = (self.room.taken(part.text) + self._member(part, values[part.number], depth) for part in fields)
+        return b"{" + b",".join(members) + b"}"
 
     def _parts(self, own: Field) -> Sequence[Field]:
         return self.all_fields[own.first : own.first + own.count]
@@ -272,12 +275,12 @@ class _Values:
 
     def _value(self, part: Field, value: int | bytes, depth: int) -> bytes:
         if isinstance(value, int):
-            return self._scalar(part, value)
+            return self.room.taken(self._scalar(part, value))
         match part.kind:
             case ProtoKind.STRING:
-                return orjson.dumps(value.decode())
+                return self.room.taken(orjson.dumps(value.decode()))
             case ProtoKind.BYTES:
-                return b'"' + base64.b64encode(value) + b'"'
+                return self.room.taken(b'"' + base64.b64encode(value) + b'"')
             case ProtoKind.MESSAGE:
                 return self.message(part, value, depth + 1)
             case ProtoKind.WRAPPER:
@@ -285,7 +288,7 @@ class _Values:
                 values = self._read((inner,), value)[inner.number]
                 return self._value(inner, values[0], depth) if values else self._zero(inner, depth)
             case ProtoKind.DECIMAL:
-                return self._decimal(part, value)
+                return self.room.taken(self._decimal(part, value))
             case _:
                 text = self._time(part, value)
                 return f'"{text}"'.encode()

@@ -15,6 +15,7 @@ import orjson
 
 from starrocks_txn_sink.compiled.layout import ProtoForm, ProtoKind, ProtoLabel
 from starrocks_txn_sink.compiled.rewrites import ProtobufSchema
+from starrocks_txn_sink.sources.formats.schema_text import schema_text
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -110,7 +111,7 @@ _ENVELOPE: Final = frozenset(("before", "after", "source", "op", "ts_ms"))
 def read_schema(file: ProtobufFile, message: Descriptor, *, wrapped: bool, header: int) -> Schema:
     """The schema of a message in a file; `wrapped`: the messages get Connect's schema.
 
-    Raises ValueError for a message that cannot be read or, wrapped, refers to itself, and LostNulls.
+    Raises ValueError for a message that cannot be read or, wrapped, refers to itself or is too large, and LostNulls.
     """
     reader = _MessageReader(file, wrapped)
     reader.fields.append(Field())
@@ -118,7 +119,7 @@ def read_schema(file: ProtobufFile, message: Descriptor, *, wrapped: bool, heade
     if not wrapped:
         return Schema(tuple(reader.fields), header=header)
     _check_nulls(message)
-    prefix = b'{"schema":' + orjson.dumps({**connect, "optional": False}) + b',"payload":'
+    prefix = b'{"schema":' + schema_text({**connect, "optional": False}) + b',"payload":'
     return Schema(tuple(reader.fields), prefix, header)
 
 

@@ -125,6 +125,7 @@ class RegisteredMessages:
         """The messages with value and key as JSON, and the number of malformed ones, which are left out."""
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         good: Bools = np.ones(batch.num_rows, dtype=bool)
+        by_name = dict(columns)
         for name in (VALUE, KEY):
             if name in columns:
                 columns[name], fits = self._column(columns[name], batch)
@@ -135,11 +136,9 @@ class RegisteredMessages:
         if good.all():
             return messages, 0
         if self.on_malformed == "fail":
-            place = place_text(place_of(batch, int(good.argmin()), self._places(batch)))
-            raise InputError(
-                f"A message does not begin with the number of a schema, or does not fit this schema{place}.",
-                hint="Leave `registry` out for topics whose converter does not use the registry. " + MALFORMED_HINT,
-            )
+            first = int(good.argmin())
+            place = place_text(place_of(batch, first, self._places(batch)))
+            raise _misfit([by_name[name].slice(first, 1) for name in (VALUE, KEY) if name in by_name], place)
         return messages.filter(pa.array(good)), int(np.count_nonzero(~good))
 
     def _column(self, messages: pa.Array, batch: pa.RecordBatch) -> tuple[pa.Array, Bools]:
@@ -246,9 +245,22 @@ def as_json(message: bytes | None, registry: Schemas | None) -> bytes | None:
         if fits[0] and numbers[0] >= 0:
             text = texts[0].as_py()
             return text.encode() if isinstance(text, str) else bytes(text)
-    raise InputError(
-        "A message does not begin with the number of a schema, or does not fit this schema.",
-        hint="Leave the registry out for topics whose converter does not use it.",
+    raise _misfit([messages], "")
+
+
+def _misfit(parts: Sequence[pa.Array], place: str) -> InputError:
+    """The error of a message at a place whose value or key has no schema, or does not fit it."""
+    keys = [int(frames.keys_of(part)[0]) for part in parts if part.null_count == 0]
+    if min(keys, default=frames.NONE) == frames.NONE:
+        return InputError(
+            f"A message does not begin with the number of a schema{place}.",
+            hint="Leave `registry` out for topics whose converter does not use the registry. " + MALFORMED_HINT,
+        )
+    numbers = " or ".join(dict.fromkeys(str(frames.number_of(key)[0]) for key in keys))
+    return InputError(
+        f"A message does not fit its schema ({numbers} of the registry), or its JSON would be over a hundred times as "
+        f"long{place}.",
+        hint=f"If its first bytes are a schema's number only by chance, leave `registry` out. {MALFORMED_HINT}",
     )
 
 

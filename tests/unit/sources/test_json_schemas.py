@@ -102,3 +102,12 @@ def test_what_is_no_schema() -> None:
     tree = {"type": "object", "properties": {"child": {"$ref": "#"}}}
     with pytest.raises(ValueError, match="refers to itself"):
         connect_schema(json.dumps(tree))
+
+
+def test_names_that_stand_for_names_are_refused_while_they_are_written_out() -> None:
+    """Forty parts, each with two of the next one."""
+    parts = {f"p{number}": {name: {"$ref": f"#/definitions/p{number + 1}"} for name in "ab"} for number in range(40)}
+    definitions = {name: {"type": "object", "properties": members} for name, members in parts.items()}
+    document = {"$ref": "#/definitions/p0", "definitions": {**definitions, "p40": {"type": "string"}}}
+    with pytest.raises(ValueError, match="too large: it has more than 300,000 parts"):
+        connect_schema(json.dumps(document))

@@ -435,3 +435,31 @@ def test_google_s_package_refuses_what_is_refused_here() -> None:
     _, kind = schema_of(f"{HEAD}message M {{ string x = 1; }}")
     with pytest.raises(DecodeError):
         kind.FromString(b"\x0a\x01\xff")
+
+
+def test_items_of_a_few_bytes_that_would_be_a_text_without_bounds_do_not_fit() -> None:
+    """Each item has all names of its message, which 2 bytes stand for: 40 KB would be 500 MB of JSON."""
+    names = "\n".join(f"optional int32 column_{number} = {number};" for number in range(1, 1001))
+    schema, _ = schema_of(f'syntax = "proto3";\nmessage N {{ {names} }}\nmessage M {{ repeated N items = 1; }}')
+    texts = written([b"\n\0" * 5_000, b"\n\0" * 3], schema)
+    assert texts[0] is None
+    assert len(json.loads(texts[1] or "")["items"]) == 3
+
+
+def test_a_number_of_many_zeros_is_counted() -> None:
+    schema, kind = schema_of(
+        'syntax = "proto3";\nimport "confluent/type/decimal.proto";\n'
+        "message M { repeated confluent.type.Decimal n = 1; }"
+    )
+    message = kind()
+    for _ in range(1000):
+        message.n.add(value=b"\1", scale=16_000)
+    assert written([message.SerializeToString()], schema) == [None]
+
+
+def test_names_that_stand_for_names_are_refused_before_they_are_written_out() -> None:
+    """Forty messages, each with two of the one before: some KB, of which Connect's schema would have 2**40 parts."""
+    texts = ["message M0 { int32 a = 1; }"]
+    texts += (f"message M{number} {{ M{number - 1} a = 1; M{number - 1} b = 2; }}" for number in range(1, 40))
+    with pytest.raises(ValueError, match="too large: it has more than 300,000 parts"):
+        schema_of('syntax = "proto3";\n' + "\n".join(texts), wrapped=True)

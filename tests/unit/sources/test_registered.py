@@ -90,7 +90,9 @@ def test_a_message_without_the_frame_or_of_another_schema(wrong: bytes) -> None:
     values = [change(1), wrong, change(2)]
     with pytest.raises(InputError, match=r"topic=shop.public.orders partition=0 offset=1") as error:
         parse(DebeziumAssembly(transactions="none", registry=Schemas()).lines, values)
-    assert "does not begin with the number of a schema" in error.value.message
+    framed = wrong.startswith(b"\0\0\0\0\1")
+    assert ("does not fit its schema (1 of the registry)" in error.value.message) is framed
+    assert ("does not begin with the number of a schema" in error.value.message) is not framed
     parsed = parse(DebeziumAssembly(transactions="none", registry=Schemas(), on_malformed="drop").lines, values)
     assert (parsed.malformed, len(rows_of(parsed))) == (1, 2)
 
@@ -232,7 +234,7 @@ def test_txn_events_of_json_with_a_schema() -> None:
 
 def test_a_message_of_json_alone() -> None:
     assert json.loads(as_json(HEAD + json_change(1), JsonSchemas()) or b"")["payload"]["after"]["id"] == 1
-    with pytest.raises(InputError, match="does not begin"):
+    with pytest.raises(InputError, match="does not fit its schema"):
         as_json(HEAD + b"{", JsonSchemas())
 
 

@@ -96,7 +96,9 @@ def test_a_message_that_does_not_fit_its_schema(wrong: bytes) -> None:
     values = [change(1), wrong, change(2)]
     with pytest.raises(InputError, match=r"topic=shop.public.orders partition=0 offset=1") as error:
         parse(changes(), values)
-    assert "does not begin with the number of a schema" in error.value.message
+    framed = wrong.startswith(head(1, b""))
+    assert ("does not fit its schema (1 of the registry)" in error.value.message) is framed
+    assert ("does not begin with the number of a schema" in error.value.message) is not framed
     parsed = parse(changes(on_malformed="drop"), values)
     assert (parsed.malformed, len(rows_of(parsed))) == (1, 2)
 
@@ -155,7 +157,7 @@ def test_several_messages_of_a_file_in_one_batch() -> None:
 def test_a_message_alone() -> None:
     assert json.loads(as_json(change(1), Schemas()) or b"")["payload"]["after"]["id"] == 1
     for wrong in (change(1)[:-1], head(1, b"\x02\x08") + b"\0"):
-        with pytest.raises(InputError, match="does not begin"):
+        with pytest.raises(InputError, match="does not fit its schema"):
             as_json(wrong, Schemas())
     with pytest.raises(InputError, match="Schema 5"):
         as_json(change(2, schema=5), Schemas())
