@@ -300,6 +300,7 @@ def _keys(findings: Seen) -> Iterator[str]:
                 f"# tables = {_pattern(re.escape(name))}",
                 '# history = "{0}_log"',
                 "# only_history = true",
+                "# Or leave the table out: exclude under [tables], below.",
             )
 
 

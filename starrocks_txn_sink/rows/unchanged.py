@@ -62,7 +62,9 @@ _OPAQUE_TYPE: Final = re.compile(rf"(?:^|[<,:(\s])(?:{'|'.join(OPAQUE)})\b")
 """One of them as a column's type, or inside of a nested one."""
 _REMEDY: Final = (
     "At the source, give each change all values (PostgreSQL: ALTER TABLE … REPLICA IDENTITY FULL), or leave the column "
-    'out; see docs/guides/debezium.md, "Values that did not change".'
+    'out; see docs/guides/debezium.md, "Values that did not change". To pass messages that are in the topic already, '
+    'set unavailable_value = "" (in Python None) until the query is behind them: such rows have the placeholder then, '
+    "until `starrocks-txn-sink resync`, or a snapshot of the table (Debezium's signal `execute-snapshot`)."
 )
 
 
@@ -394,9 +396,6 @@ def _no_row(table: str, names: Sequence[str], place: str) -> InputError:
     return InputError(
         f"A row of table {table} leaves out {', '.join(names)}, because the value did not change{place}, but the table "
         "has no row with this key to take it from.",
-        hint='To pass it, set unavailable_value = "" (in Python None) until the query is behind such changes: a change '
-        "that the connector has sent again is followed by the delete of its row. Other rows have the placeholder then, "
-        "until `starrocks-txn-sink resync`, or a snapshot of the table (Debezium's signal `execute-snapshot`). "
-        + _REMEDY,
+        hint=f"{_REMEDY} A change that the connector has sent again is followed by the delete of its row.",
         table=table,
     )

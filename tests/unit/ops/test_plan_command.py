@@ -351,3 +351,4 @@ def test_a_source_without_a_key_has_ways_out_in_the_words_of_the_file(
     file.write_text(text + '[target.tables.ods_items]\nkeys = ["id", "word"]\n')
     assert cli.main(["plan", str(file), "--messages", messages]) == 0
     assert "PRIMARY KEY (`id`, `word`)" in capsys.readouterr().out
+    assert "exclude under [tables] of sync's file" in output

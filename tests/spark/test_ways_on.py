@@ -1,0 +1,97 @@
+"""A query that has stopped for good goes on in the way that its error names, with the same checkpoint.
+
+What the error says to write into the file of `sync` is read as `sync` reads it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from starrocks_txn_ops.sync.settings import parse_sync
+from tests.support.debezium_feed import change, marker, postgres
+from tests.support.debezium_shop import DebeziumShop, end, insert, update
+
+pytestmark = pytest.mark.spark
+
+UNAVAILABLE = "__debezium_unavailable_value"
+FILE = r"""
+[source]
+brokers = "127.0.0.1:9092"
+topics = 'shop\.(public\..*|transaction)'
+transactions = "{transactions}"
+[target]
+load_url = "http://127.0.0.1:8030"
+query_url = "mysql://127.0.0.1:9030"
+database = "shop"
+[query]
+checkpoint = "checkpoint"
+[{section}]
+{line}
+"""
+
+
+def assembly_of(line: str, transactions: str = "whole", section: str = "assembly", name: str = "") -> dict[str, Any]:
+    """What a line of the file says to the class of the format, in its argument `name`."""
+    name = name or line.partition(" = ")[0]
+    assembly = parse_sync(FILE.format(section=section, line=line, transactions=transactions)).assembly
+    return {name: getattr(assembly, name), "transactions": transactions}
+
+
+def error_of(debezium: DebeziumShop, **settings: Any) -> str:
+    with pytest.raises(StreamingQueryException) as error:
+        debezium.go(**settings)
+    return str(error.value)
+
+
+def keyed_table(debezium: DebeziumShop) -> dict[str, str]:
+    debezium.ask(
+        "CREATE TABLE shop.documents (position BIGINT NOT NULL, note STRING, part STRING, seq INT) "
+        "PRIMARY KEY(position) DISTRIBUTED BY HASH(position)"
+    )
+    return {"public.items": "documents"}
+
+
+def deleted(txn: int, order: int, position: int) -> dict[str, Any]:
+    row = {"position": position, "note": None, "part": None, "seq": None}
+    return change(postgres("items", 1000 * txn + order), f"{txn}:{1000 * txn + order}", order, None, row, op="d")
+
+
+@pytest.mark.parametrize("transactions", ["whole", "none"])
+def test_a_placeholder_without_a_row_is_passed_as_its_error_says(debezium: DebeziumShop, transactions: str) -> None:
+    """The connector sends an update and its delete again, or a query began without a snapshot."""
+    tables = keyed_table(debezium)
+    debezium.put(update(5, 1, note=UNAVAILABLE), *([end(5, 1)] * (transactions == "whole")))
+    line = 'unavailable_value = ""'
+    for _ in range(2):
+        assert line in error_of(debezium, tables=tables, transactions=transactions)
+    way = assembly_of(line, transactions)
+    debezium.go(tables=tables, **way)
+    assert debezium.ask("SELECT position, note FROM shop.documents") == [(5, UNAVAILABLE)]
+    debezium.put(insert(6, 1), deleted(6, 2, 5), *([end(6, 2)] * (transactions == "whole")))
+    debezium.go(tables=tables, transactions=transactions)
+    assert debezium.ask("SELECT position, note FROM shop.documents") == [(6, "x")]
+
+
+def test_a_placeholder_for_a_table_without_a_key_is_passed_as_its_error_says(debezium: DebeziumShop) -> None:
+    """A further setting at the source changes no message that is there."""
+    debezium.put(update(5, 1, note=UNAVAILABLE), end(5, 1))
+    line = 'unavailable_value = ""'
+    assert line in error_of(debezium)
+    debezium.go(**assembly_of(line))
+    assert debezium.ask("SELECT note FROM shop.items") == [(UNAVAILABLE,)]
+
+
+@pytest.mark.parametrize("transactions", ["whole", "none"])
+def test_a_shadow_table_is_left_out_as_its_error_says(debezium: DebeziumShop, transactions: str) -> None:
+    """gh-ost's tables are in the publication, and nobody wants them in StarRocks."""
+    shadow = insert(5, 2)
+    shadow["source"]["table"] = "_items_gho"
+    ending = marker("END", "5:5999", {"public.items": 1, "public._items_gho": 1})
+    debezium.put(insert(5, 1), shadow, *([ending] * (transactions == "whole")))
+    assert "exclude under [tables] in sync's file" in error_of(debezium, transactions=transactions)
+    way = assembly_of("exclude = ['.*_gho']", transactions, "tables", "tables")
+    debezium.go(**way)
+    assert debezium.rows() == [(5, 1)]
