@@ -155,3 +155,18 @@ def good(bad: tuple[None, str]) -> tuple[str, str | None, None]:
     """The type of a bad row's value, which is NULL in a good one."""
     (_, value, _) = json.loads(bad[1])["schema"]["fields"][1]["fields"]
     return value["type"], value.get("name"), None
+
+
+@pytest.mark.parametrize("transactions", ["whole", pytest.param("none", marks=pytest.mark.deep)])
+def test_messages_of_a_converter_that_was_wrong_are_passed_as_their_error_says(
+    debezium: DebeziumShop, transactions: str
+) -> None:
+    """The connector is right again, and what it has written before is in the topic for as long as that keeps it."""
+    debezium.put_texts("shop.public.items", (None, "Struct{after=Struct{id=1}}"))
+    line = 'on_malformed = "drop"'
+    assert line.replace(" ", "") in error_of(debezium, transactions=transactions)
+    debezium.put(insert(5, 1), *([end(5, 1)] * (transactions == "whole")))
+    debezium.go(**assembly_of(line, transactions))
+    debezium.put(insert(6, 1), *([end(6, 1)] * (transactions == "whole")))
+    debezium.go(transactions=transactions)
+    assert debezium.rows() == [(5, 1), (6, 1)]

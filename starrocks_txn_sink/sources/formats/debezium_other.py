@@ -46,11 +46,15 @@ class OtherMessage:
     passed: bool = False
 
 
+_IN_TOPIC: Final = (
+    ' Messages that are in the topic already stay as they are: pass on_malformed="drop" until the query is behind '
+    "them, then run `starrocks-txn-sink resync` for their tables, or have Debezium snapshot them."
+)
 _PASSED: Final = OtherMessage(passed=True)
 _DELETE: Final = OtherMessage(
     "but a delete that has no row",
     "PostgreSQL: give the table a primary key or ALTER TABLE … REPLICA IDENTITY FULL; or pass "
-    'deleted_row="key", if the message has a key.',
+    f'deleted_row="key", if the message has a key.{_IN_TOPIC}',
 )
 _WITHOUT_TABLE: Final = OtherMessage(
     "but a change whose source names no table, as MongoDB's connector writes them",
@@ -72,20 +76,21 @@ _BINARY: Final = OtherMessage(
 )
 _STRUCT: Final = OtherMessage(
     "but the text of Connect's StringConverter (Struct{…}), which nothing can read back",
-    "Set the connector's value.converter to org.apache.kafka.connect.json.JsonConverter, and have it snapshot again.",
+    f"Set the connector's value.converter to org.apache.kafka.connect.json.JsonConverter.{_IN_TOPIC}",
 )
 _TEXT: Final = OtherMessage(
     "but one JSON text, perhaps with a message inside: a converter has written JSON as JSON once more",
-    "Set one JsonConverter at the connector and none behind it, or take the text apart before the sink.",
+    f"Set one JsonConverter at the connector and none behind it, or take the text apart before the sink.{_IN_TOPIC}",
 )
 _CLOUD_EVENT: Final = OtherMessage(
     "but a CloudEvent",
-    "Set the connector's value.converter to org.apache.kafka.connect.json.JsonConverter: CloudEvents are not read.",
+    "Set the connector's value.converter to org.apache.kafka.connect.json.JsonConverter: CloudEvents are not read."
+    f"{_IN_TOPIC}",
 )
 _UNWRAPPED: Final = OtherMessage(
     "but a JSON object without Debezium's envelope: no op, no source",
     "Take the transform ExtractNewRecordState out of the connector, and leave topics of other producers out: only the "
-    f"envelope says of which transaction a row is ({_PAGE}).",
+    f"envelope says of which transaction a row is ({_PAGE}).{_IN_TOPIC}",
 )
 
 
