@@ -97,7 +97,13 @@ def mentioned() -> set[str]:
     return {text for tree in trees() for text in constants(tree)}
 
 
-THROUGH_A_VARIABLE = {"bound.reached", "step.ended", "step.failed", "transaction.abandoned", "transaction.without_begin"}
+THROUGH_A_VARIABLE = {
+    "bound.reached",
+    "step.ended",
+    "step.failed",
+    "transaction.abandoned",
+    "transaction.without_begin",
+}
 """Given to `Event` by `writer.runner.log_steps` and the assembler's notices; tests of both look at the names."""
 
 
