@@ -111,12 +111,6 @@ def reach(job: str, bound: Bound, how: str, rng: random.Random) -> Steps[None]:
     yield from ledger.retry_until_answered(ledger.WriteMarker(job, REACHED, bound.reached(how)), rng)
 
 
-def free(job: str, bound: Bound, rng: random.Random) -> Steps[None]:
-    """3. End the bound."""
-    over = Bound(bound.token, bound.source, bound.numbers)
-    yield from ledger.retry_until_answered(WriteBound(job, over), rng)
-
-
 def await_end(job: str, token: str, rng: random.Random) -> Steps[None]:
     """Wait until the bound with `token` has ended, at most for the seconds that it had left at the first look."""
     waited, limit = 0.0, 0
