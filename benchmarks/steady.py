@@ -45,6 +45,7 @@ from confluent_kafka import Producer
 from benchmarks.measure import line, say, where
 from starrocks_demo.reader import SqlClient
 from starrocks_emulator.process import EmulatorProcess
+from starrocks_txn_sink.sink import archive_writer
 from tests.kafka.broker import Broker
 from tests.kafka.jars import SPARK, NoMaven, archives
 
@@ -195,11 +196,11 @@ def measure(ask: Ask, broker: Broker, home: Path, topic: str) -> dict[str, Any]:
 
 
 def start(place: dict[str, str], variant: dict[str, Any], log: Path) -> subprocess.Popen[bytes]:
-    """A process of a variant; `log` takes what it says."""
+    """A process of a variant; `log` takes what it says. It writes no class archive, but uses one that is there."""
     command: list[str] = [sys.executable, "-m", "benchmarks.steady_query", json.dumps(place), json.dumps(variant)]
     if "command" in variant:
         command = ["bash", "-c", variant["command"].format(**place)]
-    environment = {**os.environ, **variant.get("environment", {})}
+    environment = {**os.environ, archive_writer.SWITCH: "off", **variant.get("environment", {})}
     with log.open("wb") as output:
         return subprocess.Popen(command, stdout=output, stderr=output, env=environment, start_new_session=True)
 
