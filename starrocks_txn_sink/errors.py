@@ -150,6 +150,14 @@ class InputError(StarRocksSinkError, Terminal, ValueError):
     hint = "Correct the source or the query at the named place, or filter such rows out before the sink."
 
 
+class UnknownSchema(InputError):
+    """The message names the registry, the number, and the place of the message; the number was waited for."""
+
+    code = "unknown_schema"
+    summary = "The schema registry has no schema with the number with which a message begins."
+    hint = "Check that this is the registry of the connector's converter (docs/guides/registry.md)."
+
+
 class SourceTransactionError(InputError):
     """BEGIN is missing, END is late, counts do not match, or two source transactions are interleaved."""
 

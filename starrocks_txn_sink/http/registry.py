@@ -14,11 +14,12 @@ import requests
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
 from starrocks_txn_sink.clock import SystemClock
-from starrocks_txn_sink.errors import AuthenticationFailed, InputError, OptionError, TransportError
+from starrocks_txn_sink.errors import AuthenticationFailed, InputError, OptionError, TransportError, UnknownSchema
 from starrocks_txn_sink.public_names import suggests_arguments
 
 _TIMEOUTS: Final = (5.0, 10.0)  # seconds, to connect and to read
 _UNKNOWN: Final = 404
+_LACKS: Final = (40401, 40402, 40403)
 _AVRO, _PROTOBUF, _JSON_SCHEMA, _CONNECT = _KINDS = ("AVRO", "PROTOBUF", "JSON", "KCONNECT")  # as registries call them
 _TYPES: Final = {"struct": _CONNECT, "object": _JSON_SCHEMA, None: _JSON_SCHEMA}  # of a choice there is no type
 _Reply = TypeVar("_Reply")
@@ -108,8 +109,8 @@ class SchemaRegistry:
 
         `apicurio`: the number is a global one of Apicurio's own interface, which is beside Confluent's. Only a
         `patient` caller waits until the registry answers, and knows the number. Raises
-        TransportError for a registry that does not answer, AuthenticationFailed, and InputError for a number that it
-        does not know and for a schema of another kind.
+        TransportError for a registry that does not answer, AuthenticationFailed, UnknownSchema for a number that it
+        does not know, and InputError for a schema of another kind.
         """
         return _schema(self if patient else replace(self, wait=0.0), number, apicurio)
 
@@ -125,10 +126,7 @@ class SchemaRegistry:
         try:
             reply: _Reply = retrying(self._ask, url, description, read)
         except _Unknown:
-            raise InputError(
-                f"The schema registry {self.url} does not know {description}.",
-                hint="Check that this is the registry of the connector's converter (docs/guides/registry.md).",
-            ) from None
+            raise UnknownSchema(f"The schema registry {self.url} does not know {description}.") from None
         except _NoAnswer as error:
             raise TransportError(
                 f"The schema registry {self.url} did not give {description} in {self.wait:g} s: {error}.",
@@ -155,7 +153,7 @@ class SchemaRegistry:
                 f"The schema registry {self.url} refused to give {description} (HTTP {status}).",
                 hint="Check user and password, or the token, of SchemaRegistry.",
             )
-        if status == _UNKNOWN and '"error_code"' in text:
+        if status == _UNKNOWN and _names_what_lacks(text):
             raise _Unknown
         if status != requests.codes.ok:
             raise _NoAnswer(f"HTTP {status} without a schema")
@@ -218,6 +216,21 @@ def _schema(registry: SchemaRegistry, number: int, apicurio: bool) -> tuple[str,
             hint="Let the connector's converter write Avro, Protobuf or JSON.",
         )
     return kind, text, references
+
+
+def _names_what_lacks(text: str) -> bool:
+    """Whether a 404 is about a schema, and not about a path that the server does not have, which both answer in JSON.
+
+    Confluent's interface has codes of its own for a subject, a version and a schema that lacks, Apicurio's own one the
+    name of an error.
+    """
+    try:
+        reply = orjson.loads(text)
+    except ValueError:
+        return False
+    if not isinstance(reply, dict):
+        return False
+    return reply.get("error_code") in _LACKS or reply.get("name") not in (None, "NotFoundException")
 
 
 def _read(text: str) -> Any:

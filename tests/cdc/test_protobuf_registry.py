@@ -14,7 +14,7 @@ import requests
 pytest.importorskip("grpc_tools")
 
 from starrocks_txn_sink import DebeziumAssembly, TransactionAssembly, TxnEventLines
-from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.errors import InputError, TransportError, UnknownSchema
 from starrocks_txn_sink.sources import SchemaRegistry
 from tests.cdc.registry import Registry
 from tests.kafka.jars import NoMaven
@@ -76,6 +76,10 @@ def check(url: str) -> None:
     ]
     with pytest.raises(InputError, match=r"partition=0 offset=1: .* does not know schema 999"):
         parse(changes, [values[0], numbered(values[1], 999)])
+    with pytest.raises(UnknownSchema):
+        schemas.schema(999, apicurio=True, patient=False)
+    with pytest.raises(TransportError, match="HTTP 404"):
+        SchemaRegistry(url=f"{url}/no", wait=0.5).schema(first)
     lines = TransactionAssembly(lines=TxnEventLines(registry=schemas)).lines
     client.confluent("row", ROW[1])
     by_place = client.confluent("events", TEXTS[4], [{"name": ROW[0], "subject": "row", "version": 1}])

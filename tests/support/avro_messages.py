@@ -9,7 +9,7 @@ from typing import Any
 
 import fastavro
 
-from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.errors import UnknownSchema
 
 DATE = {"type": "int", "connect.version": 1, "connect.name": "io.debezium.time.Date"}
 PRICE = {
@@ -58,16 +58,16 @@ class Schemas:
 
     def __init__(self) -> None:
         self.asked: list[int] = []
-        self.patient: dict[int, bool] = {}  # whether the last question was
+        self.questions: list[tuple[int, bool]] = []  # with whether they were patient
 
     def schema(
         self, number: int, *, apicurio: bool = False, patient: bool = True
     ) -> tuple[str, str, tuple[tuple[str, str], ...]]:
         assert not apicurio
         self.asked.append(number)
-        self.patient[number] = patient
+        self.questions.append((number, patient))
         if number not in SCHEMAS:
-            raise InputError(f"The schema registry does not know schema {number}.", hint="Check it.")
+            raise UnknownSchema(f"The schema registry does not know schema {number}.", hint="Check it.")
         return "AVRO", json.dumps(SCHEMAS[number]), ()
 
 

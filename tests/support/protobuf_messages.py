@@ -9,7 +9,7 @@ from typing import Any
 
 from google.protobuf import json_format, message_factory
 
-from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.errors import UnknownSchema
 from starrocks_txn_sink.sources.formats.protobuf_files import compile_file
 
 _HEAD = 'syntax = "proto3";\n'
@@ -63,7 +63,7 @@ class Schemas:
     def schema(self, number: int, **_: bool) -> tuple[str, str, tuple[tuple[str, str], ...]]:
         self.asked.append(number)
         if number not in TEXTS:
-            raise InputError(f"The schema registry does not know schema {number}.", hint="Check it.")
+            raise UnknownSchema(f"The schema registry does not know schema {number}.", hint="Check it.")
         return "PROTOBUF", TEXTS[number], (ROW,) if number == 4 else ()
 
 

@@ -45,8 +45,8 @@ _LONGEST_NAME: Final = 512
 # --- which message of a file ---
 
 _LOST_NULLS_HINT: Final = (
-    "Set optional.for.nullables=true for key.converter and value.converter (ProtobufConverter). Messages that were "
-    "written without it have lost the difference: take a new snapshot."
+    "Set optional.for.nullables=true for key.converter and value.converter (ProtobufConverter): messages that were "
+    "written without it have lost the difference."
 )
 
 
@@ -63,12 +63,12 @@ class File:
     header: int
     named: bool
     before_size: int
-    schemas: dict[bytes, Schema] = field(default_factory=dict)
+    schemas: dict[bytes, Schema | InputError] = field(default_factory=dict)
 
-    def split(self, messages: pa.Array, of_file: Bools) -> Iterator[tuple[Schema, Bools]]:
+    def split(self, messages: pa.Array, of_file: Bools) -> Iterator[tuple[Schema | InputError, Bools]]:
         """The schemas of these messages, each with a mask of its messages; one whose front names no message has none.
 
-        Raises InputError for a schema that cannot be read.
+        In place of a schema that cannot be read stands the error that says why.
         """
         remainder = of_file.copy()
         for front, schema in [*self.schemas.items()]:  # another thread may add one
@@ -104,12 +104,12 @@ class File:
             return front
         return None
 
-    def _schema(self, message: Descriptor, header: int) -> Schema:
+    def _schema(self, message: Descriptor, header: int) -> Schema | InputError:
         try:
             return read_schema(self.compiled, message, wrapped=self.wrapped, header=header)
         except ValueError as error:
             hint = _LOST_NULLS_HINT if isinstance(error, LostNulls) else None
-            raise InputError(f"Schema {self.number} of the schema registry is {error}.", hint=hint) from None
+            return InputError(f"Schema {self.number} of the schema registry is {error}.", hint=hint)
 
     def _by_place(self, content: bytes) -> tuple[Descriptor, int]:
         """Confluent's: the number of places, and a place in each level; zero alone is the first message."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final, Protocol
 
@@ -13,7 +13,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from starrocks_txn_sink.errors import InputError, OptionError, StarRocksSinkError
+from starrocks_txn_sink.errors import InputError, OptionError, StarRocksSinkError, UnknownSchema
 from starrocks_txn_sink.rows.segments import Bools
 from starrocks_txn_sink.sources.formats import avro, avro_schemas, frames, json_frames, protobuf, protobuf_schemas
 from starrocks_txn_sink.sources.formats.json_schemas import connect_schema
@@ -39,6 +39,10 @@ _GROWTH: Final = 4
 _KAFKA: Final = ("topic", "partition", "offset")
 _UNKNOWN_KEYS: Final = 3
 """Schemas of keys in one batch that the registry need not know: beyond, the keys are not those of its converter."""
+_PASS_HINT: Final = (
+    'To get behind such messages pass on_malformed="drop" until the query has passed them: they are lost, so run '
+    "`starrocks-txn-sink resync` for their tables then."
+)
 
 
 Schema = avro_schemas.Schema | protobuf_schemas.Schema | json_frames.Schema
@@ -56,7 +60,8 @@ class Schemas(Protocol):
         """The kind and the text of the schema with this number, and names and texts of those that it refers to.
 
         The kind is AVRO, PROTOBUF, JSON (JSON Schema) or KCONNECT (Connect's own). The number may be Apicurio's global
-        one. Raises InputError for a number without a schema that can be read; a `patient` caller waits for one first.
+        one. Raises UnknownSchema for a number without a schema, which a `patient` caller waits for first, and
+        InputError for one that cannot be read.
         """
 
 
@@ -84,7 +89,7 @@ class RegisteredMessages:
 
     @property
     def on_malformed(self) -> OnMalformed:
-        """What `inner` does; here also with a message that does not fit its schema."""
+        """What `inner` does; here also with a message that does not fit its schema, or has none that can be read."""
         return self.inner.on_malformed
 
     @property
@@ -104,34 +109,34 @@ class RegisteredMessages:
 
     def parse(self, batch: pa.RecordBatch, keep: tuple[str, ...] = ()) -> ParsedMessages:
         """The events of a batch (`RawFormat.parse`)."""
-        parts, unframed = list[ParsedMessages](), 0
-        for piece in self._pieces(batch):
-            messages, malformed = self._as_json(piece)
+        parts, unframed, schemas = list[ParsedMessages](), 0, _BatchSchemas(self.registry, self.wrapped)
+        for piece in self._pieces(batch, schemas):
+            messages, malformed = self._as_json(piece, schemas)
             parts.append(self.inner.parse(messages, keep))
             unframed += malformed
         parsed = ParsedMessages.joined(parts)
         return replace(parsed, malformed=parsed.malformed + unframed)
 
-    def _pieces(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    def _pieces(self, batch: pa.RecordBatch, schemas: _BatchSchemas) -> Iterator[pa.RecordBatch]:
         """The batch in pieces of about `piece_bytes` of JSON."""
         keys = frames.keys_of(batch.column(VALUE))
-        prefix_bytes = max((_before_size(self._schema(key, keys, batch)) for key in _distinct(keys)), default=0)
+        prefix_bytes = max(map(_before_size, self._schemas(keys, batch, schemas).values()), default=0)
         size = _GROWTH * batch.column(VALUE).nbytes + prefix_bytes * batch.num_rows
         rows = max(1, batch.num_rows * self.piece_bytes // max(size, 1))
         for start in range(0, max(batch.num_rows, 1), rows):
             yield batch.slice(start, rows)
 
-    def _as_json(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, int]:
+    def _as_json(self, batch: pa.RecordBatch, schemas: _BatchSchemas) -> tuple[pa.RecordBatch, int]:
         """The messages with value and key as JSON, and the number of malformed ones, which are left out."""
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         good: Bools = np.ones(batch.num_rows, dtype=bool)
         by_name = dict(columns)
         for name in (VALUE, KEY):
             if name in columns:
-                columns[name], fits = self._column(columns[name], batch)
+                columns[name], fits = self._column(columns[name], batch, schemas)
                 good &= fits
         if MESSAGE_KEY in columns:
-            columns[MESSAGE_KEY] = self._keys(columns[MESSAGE_KEY], columns[VALUE].is_null(), batch)
+            columns[MESSAGE_KEY] = self._keys(columns[MESSAGE_KEY], columns[VALUE].is_null(), batch, schemas)
         messages = pa.record_batch(list(columns.values()), list(columns))
         if good.all():
             return messages, 0
@@ -141,7 +146,7 @@ class RegisteredMessages:
             raise _misfit([by_name[name].slice(first, 1) for name in (VALUE, KEY) if name in by_name], place)
         return messages.filter(pa.array(good)), int(np.count_nonzero(~good))
 
-    def _column(self, messages: pa.Array, batch: pa.RecordBatch) -> tuple[pa.Array, Bools]:
+    def _column(self, messages: pa.Array, batch: pa.RecordBatch, schemas: _BatchSchemas) -> tuple[pa.Array, Bools]:
         """A column of messages as JSON, NULL where there is none; and a mask of those that are none or sound."""
         if pa.types.is_string(messages.type) or pa.types.is_large_string(messages.type):
             raise InputError(
@@ -149,24 +154,26 @@ class RegisteredMessages:
                 hint="Give the column as Kafka's source has it, binary, without a cast.",
             )
         keys = frames.keys_of(messages)
-        distinct = _distinct(keys)
-        schemas = [self._schema(key, keys, batch) for key in distinct]
-        schema_numbers = np.where(keys < 0, -1, np.searchsorted(distinct, keys)).astype(np.int32)
-        try:
-            schemas_of_messages, schema_numbers = _of_messages(messages, schemas, schema_numbers)
-        except _SchemaRefused as refusal:
-            raise self._refusal(refusal.error, int(np.argmax(schema_numbers == refusal.number)), batch) from None
+        by_key = self._schemas(keys, batch, schemas)
+        known = np.fromiter(by_key, dtype=np.int64, count=len(by_key))
+        schema_numbers = np.where(np.isin(keys, known), np.searchsorted(known, keys), -1).astype(np.int32)
+        schemas_of_messages, schema_numbers, refused = _of_messages(messages, [*by_key.values()], schema_numbers)
+        if refused and self.on_malformed == "fail":
+            first = min(refused)
+            raise self._refusal(refused[first], first, batch)
         texts, fits = _write_json(messages, schemas_of_messages, schema_numbers)
         with_message = messages.is_valid()
         without_message: Bools = ~with_message.to_numpy(zero_copy_only=False)
         return pc.if_else(with_message, texts, None), without_message | (fits & (schema_numbers >= 0))
 
-    def _keys(self, messages: pa.Array, tombstones: pa.Array, batch: pa.RecordBatch) -> pa.Array:
+    def _keys(
+        self, messages: pa.Array, tombstones: pa.Array, batch: pa.RecordBatch, schemas: _BatchSchemas
+    ) -> pa.Array:
         """The keys of messages: those of tombstones with their values, because a tombstone has nothing else."""
         keys = self._schemas_of_keys(messages)
         if tombstones.true_count:
             with suppress(StarRocksSinkError):  # as for `_text_of_key`: no row needs it
-                texts, fits = self._column(messages.filter(tombstones), batch.filter(tombstones))
+                texts, fits = self._column(messages.filter(tombstones), batch.filter(tombstones), schemas)
                 texts = pc.if_else(pa.array(fits), texts.cast(keys.type), pa.scalar(UNKNOWN.encode(), keys.type))
                 keys = pc.replace_with_mask(keys, tombstones, texts)
         return keys
@@ -197,16 +204,23 @@ class RegisteredMessages:
             return UNKNOWN.encode()
         return schema.before + b"{}}"
 
-    def _schema(self, key: int, keys: frames.Keys, batch: pa.RecordBatch) -> Schema | protobuf.File:
-        try:
-            return _schema(self.registry, key, self.wrapped)
-        except InputError as error:
-            raise self._refusal(error, int(np.argmax(keys == key)), batch) from None
+    def _schemas(
+        self, keys: frames.Keys, batch: pa.RecordBatch, schemas: _BatchSchemas
+    ) -> dict[int, Schema | protobuf.File]:
+        """The schemas of messages, in the order of their keys; without those that cannot be had under `drop`."""
+        by_key = dict[int, Schema | protobuf.File]()
+        for key in _distinct(keys):
+            schema = schemas.of_key(key)
+            if not isinstance(schema, InputError):
+                by_key[key] = schema
+            elif self.on_malformed == "fail":
+                raise self._refusal(schema, int(np.argmax(keys == key)), batch)
+        return by_key
 
     def _refusal(self, error: InputError, number: int, batch: pa.RecordBatch) -> InputError:
         """The error of the schema of a message, with the message's place."""
         place = place_text(place_of(batch, number, self._places(batch)))
-        return InputError(f"A message cannot be read{place}: {error.message}", hint=error.advice)
+        return type(error)(f"A message cannot be read{place}: {error.message}", hint=f"{error.advice} {_PASS_HINT}")
 
     def _places(self, batch: pa.RecordBatch) -> list[str]:
         """The columns that say where a message is: Kafka's, or those of its source."""
@@ -237,10 +251,9 @@ def as_json(message: bytes | None, registry: Schemas | None) -> bytes | None:
     messages = pa.array([message], pa.binary())
     (key,) = frames.keys_of(messages).tolist()
     if key >= 0:
-        try:
-            schemas, numbers = _of_messages(messages, [_schema(registry, key, True)], np.zeros(1, np.int32))
-        except _SchemaRefused as refusal:
-            raise refusal.error from None
+        schemas, numbers, refused = _of_messages(messages, [_schema(registry, key, True)], np.zeros(1, np.int32))
+        if refused:
+            raise refused[0]
         texts, fits = _write_json(messages, schemas, numbers)
         if fits[0] and numbers[0] >= 0:
             text = texts[0].as_py()
@@ -264,34 +277,63 @@ def _misfit(parts: Sequence[pa.Array], place: str) -> InputError:
     )
 
 
-class _SchemaRefused(Exception):
-    """The schema with this number among those of a batch cannot be read."""
+@dataclass(slots=True)
+class _BatchSchemas:
+    """The schemas of one batch's messages, and the errors of those that cannot be had, which are asked for once.
 
-    def __init__(self, number: int, error: InputError) -> None:
-        super().__init__()
-        self.number, self.error = number, error
+    A number that the registry does not know is waited for, but not again in this process, and not behind such a wait
+    for another number of the batch: all messages of the batch were there during it. An outage of the registry is no
+    answer, and stays an error.
+    """
+
+    registry: Schemas
+    wrapped: bool
+    refused: dict[int, InputError] = field(default_factory=dict)
+    waited: bool = False
+
+    def of_key(self, key: int) -> Schema | protobuf.File | InputError:
+        """The schema of a key (`frames.key_of`), or the error that says why there is none."""
+        if key not in self.refused:
+            patient = not self.waited and (self.registry, key) not in _WAITED
+            try:
+                return _schema(self.registry, key, self.wrapped, patient)
+            except UnknownSchema as error:
+                self.waited = self.waited or patient
+                if len(_WAITED) == _MOST_WAITED:
+                    _WAITED.clear()
+                _WAITED.add((self.registry, key))
+                self.refused[key] = error
+            except InputError as error:
+                self.refused[key] = error
+        return self.refused[key]
+
+
+_MOST_WAITED: Final = 1024
+_WAITED: Final = set[tuple[Schemas, int]]()
+"""What a whole wait did not bring; each batch asks again, because a later message may have the number rightly."""
 
 
 def _of_messages(
     messages: pa.Array, schemas: Sequence[Schema | protobuf.File], schema_numbers: _Numbers
-) -> tuple[list[Schema], _Numbers]:
-    """The schemas of the messages: a file of Protobuf has several. -1 for a message of such a file that names none.
+) -> tuple[list[Schema], _Numbers, dict[int, InputError]]:
+    """The schemas of the messages: a file of Protobuf has several. -1 for a message without one.
 
-    Raises _SchemaRefused.
+    The errors are those of schemas that cannot be read, by the first message of each.
     """
+    refused = dict[int, InputError]()
     if not any(isinstance(schema, protobuf.File) for schema in schemas):
-        return [schema for schema in schemas if not isinstance(schema, protobuf.File)], schema_numbers
+        return [schema for schema in schemas if not isinstance(schema, protobuf.File)], schema_numbers, refused
     all_schemas, numbers = list[Schema](), np.full(len(schema_numbers), -1, dtype=np.int32)
     for number, schema in enumerate(schemas):
         members: Bools = schema_numbers == number
-        try:
-            parts = schema.split(messages, members) if isinstance(schema, protobuf.File) else [(schema, members)]
-            for part, of_part in parts:
+        parts = schema.split(messages, members) if isinstance(schema, protobuf.File) else [(schema, members)]
+        for part, of_part in parts:
+            if isinstance(part, InputError):
+                refused[int(np.argmax(of_part))] = part
+            else:
                 numbers[of_part] = len(all_schemas)
                 all_schemas.append(part)
-        except InputError as error:
-            raise _SchemaRefused(number, error) from None
-    return all_schemas, numbers
+    return all_schemas, numbers, refused
 
 
 def _write_json(messages: pa.Array, schemas: Sequence[Schema], schema_numbers: _Numbers) -> tuple[pa.Array, Bools]:
@@ -333,7 +375,7 @@ def _schema_of_key(registry: Schemas, key: int, message: pa.Array) -> Schema | N
     schema = _known_schema(registry, key)
     if schema is None:
         return None
-    schemas, numbers = _of_messages(message, [schema], np.zeros(1, np.int32))
+    schemas, numbers, _ = _of_messages(message, [schema], np.zeros(1, np.int32))
     return schemas[numbers[0]] if numbers[0] >= 0 else None
 
 

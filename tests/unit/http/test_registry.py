@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from starrocks_txn_sink.errors import AuthenticationFailed, InputError, OptionError, TransportError
+from starrocks_txn_sink.errors import AuthenticationFailed, InputError, OptionError, TransportError, UnknownSchema
 from starrocks_txn_sink.http.registry import SchemaRegistry
 from tests.support.http_peer import Caller, Got, Peer
 
@@ -124,7 +124,7 @@ def test_files_of_protobuf_that_apicurio_has(peer: Peer, registry: Registry) -> 
 
 def test_what_apicurio_cannot_give_is_named(peer: Peer) -> None:
     apicurio = f"{peer.url}/apis/ccompat/v7"
-    with pytest.raises(InputError, match="does not know schema 9"):
+    with pytest.raises(UnknownSchema, match="does not know schema 9"):
         SchemaRegistry(url=apicurio, wait=0.1).schema(9, apicurio=True)
     with pytest.raises(InputError, match="no address of Apicurio"):
         SchemaRegistry(url=peer.url).schema(10, apicurio=True)
@@ -137,14 +137,14 @@ def test_a_registry_that_knows_a_number_later_is_waited_for(peer: Peer, registry
 
 
 def test_nobody_waits_who_is_not_patient(peer: Peer) -> None:
-    with pytest.raises(InputError, match="does not know schema 9"):
+    with pytest.raises(UnknownSchema, match="does not know schema 9"):
         SchemaRegistry(url=peer.url).schema(9, patient=False)
     assert len(peer.got) == 1
 
 
 @pytest.mark.parametrize(
     ("number", "kind", "text"),
-    [(7, InputError, "does not know schema 7"), (3, InputError, "is XML"), (4, TransportError, "HTTP 503")],
+    [(7, UnknownSchema, "does not know schema 7"), (3, InputError, "is XML"), (4, TransportError, "HTTP 503")],
 )
 def test_what_cannot_be_read_is_named(
     peer: Peer, registry: Registry, number: int, kind: type[Exception], text: str
@@ -174,6 +174,26 @@ def test_references_that_are_none_are_no_answer(
     }
     with pytest.raises(TransportError, match="references cannot be read"):
         SchemaRegistry(url=f"{peer.url}/apis/ccompat/v7", wait=0.1).schema(9, apicurio=apicurio)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        {"error_code": 404, "message": "HTTP 404 Not Found"},
+        {"error_code": 404, "message": "RESTEASY003210: Could not find resource", "name": "NotFoundException"},
+        {"error_code": 0, "message": "RESTEASY003210: Could not find resource"},  # Apicurio 2.6 under ccompat
+        [],
+    ],
+)
+def test_a_path_that_the_server_does_not_have_is_no_answer(peer: Peer, registry: Registry, reply: Any) -> None:
+    """Or each message would count as one whose schema was deleted."""
+    registry.replies["/schemas/ids/5"] = (404, reply)
+    with pytest.raises(TransportError, match="HTTP 404 without a schema"):
+        SchemaRegistry(url=peer.url, wait=0.1).schema(5)
+    own = {"error_code": 404, "name": "ArtifactNotFoundException", "message": "No artifact with ID '5' was found."}
+    registry.replies["/schemas/ids/6"] = (404, own)
+    with pytest.raises(UnknownSchema):
+        SchemaRegistry(url=peer.url, wait=0.1).schema(6)
 
 
 def test_a_page_of_another_server_is_no_answer(peer: Peer, registry: Registry) -> None:

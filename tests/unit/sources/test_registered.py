@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from starrocks_txn_sink import DebeziumAssembly, TransactionAssembly, TxnEventLines
-from starrocks_txn_sink.errors import InputError, OptionError
+from starrocks_txn_sink.errors import AuthenticationFailed, InputError, OptionError, StarRocksSinkError, TransportError
 from starrocks_txn_sink.protocol.snapshots import OVER, READING
 from starrocks_txn_sink.sources.formats.raw_format import RawFormat
 from starrocks_txn_sink.sources.formats.registered import RegisteredMessages, as_json
@@ -106,9 +106,61 @@ def test_a_column_of_strings_is_refused() -> None:
 
 
 def test_an_unknown_schema_is_named_with_the_place() -> None:
-    lines = DebeziumAssembly(transactions="none", registry=Schemas(), on_malformed="drop").lines
-    with pytest.raises(InputError, match=r"offset=1: The schema registry does not know schema 9"):
+    lines = DebeziumAssembly(transactions="none", registry=Schemas()).lines
+    with pytest.raises(InputError, match=r"offset=1: The schema registry does not know schema 9") as error:
         parse(lines, [change(1), framed(9, {"id": 1})])
+    assert error.value.code == "unknown_schema"
+    assert 'on_malformed="drop"' in error.value.advice
+
+
+def test_messages_whose_schema_the_registry_does_not_have_are_dropped() -> None:
+    """A number is waited for once, and again by no batch; what comes behind the wait was there during it."""
+    registry = Schemas()
+    lines = DebeziumAssembly(transactions="none", deleted_row="key", registry=registry, on_malformed="drop").lines
+    values = [change(1), framed(9, {"id": 1}), change(2), framed(10, {"id": 1}), change(3), framed(9, {"id": 1})]
+    keys = [framed(3, {"id": number}) for number in range(4)] + [framed(11, {"id": 4}), framed(3, {"id": 5})]
+    for _ in range(2):
+        parsed = parse(lines, values, keys)
+        assert (parsed.malformed, [json.loads(row)["id"] for row in rows_of(parsed)]) == (4, [1, 2])
+        assert parsed.events["position"].to_pylist() == [0, 2]
+    waited = [number for number, patient in registry.questions if patient and number > 4]
+    assert waited == [9]
+
+
+def test_a_number_that_is_known_later_is_read() -> None:
+    """A message had it by chance; the schema that gets it afterwards is no worse for that."""
+    registry = LaterSchemas()
+    lines = DebeziumAssembly(transactions="none", registry=registry, on_malformed="drop").lines
+    assert parse(lines, [later(1)]).malformed == 1
+    registry.there = True
+    assert len(rows_of(parse(lines, [later(1), later(2)]))) == 2
+
+
+@pytest.mark.parametrize("error", [TransportError("It does not answer."), AuthenticationFailed("It refuses.")])
+def test_a_registry_that_gives_nothing_at_all_drops_nothing(error: StarRocksSinkError) -> None:
+    registry = LaterSchemas(error)
+    lines = DebeziumAssembly(transactions="none", registry=registry, on_malformed="drop").lines
+    with pytest.raises(type(error)):
+        parse(lines, [change(1), later(2)])
+
+
+class LaterSchemas(Schemas):
+    """Number 12 is schema 1 once it is `there`; until then the registry answers with an error."""
+
+    def __init__(self, error: StarRocksSinkError | None = None) -> None:
+        super().__init__()
+        self.there, self.error = False, error
+
+    def schema(
+        self, number: int, *, apicurio: bool = False, patient: bool = True
+    ) -> tuple[str, str, tuple[tuple[str, str], ...]]:
+        if number == 12 and self.error is not None:
+            raise self.error
+        return super().schema(1 if number == 12 and self.there else number, apicurio=apicurio, patient=patient)
+
+
+def later(number: int) -> bytes:
+    return b"\0\0\0\0\x0c" + change(number)[5:]
 
 
 def test_an_unknown_schema_of_a_key_is_named_with_the_key_s_place() -> None:
@@ -128,7 +180,7 @@ def test_keys_of_another_converter_say_nothing_and_ask_little() -> None:
             parsed = parse(lines, [change(number) for number in range(len(keys))], keys)
             assert not parsed.keys
     assert len(registry.asked) <= 4 + 2 * 3
-    assert not any(registry.patient[number] for number in registry.asked if number > 4)
+    assert not any(patient for number, patient in registry.questions if number > 4)
 
 
 def test_txn_events() -> None:

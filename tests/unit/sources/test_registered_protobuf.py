@@ -105,10 +105,15 @@ def test_a_message_that_does_not_fit_its_schema(wrong: bytes) -> None:
 
 def test_schemas_that_cannot_be_read_are_named_with_the_place() -> None:
     with pytest.raises(InputError, match=r"offset=1: The schema registry does not know schema 9"):
-        parse(changes(on_malformed="drop"), [change(1), head(9) + b"\x08\x02"])
+        parse(changes(), [change(1), head(9) + b"\x08\x02"])
     with pytest.raises(InputError, match=r"offset=1: Schema 5 .* writes NULL as zero") as error:
-        parse(changes(on_malformed="drop"), [change(1), change(2, schema=5)])
+        parse(changes(), [change(1), change(2, schema=5)])
     assert "optional.for.nullables=true" in error.value.advice
+    assert 'on_malformed="drop"' in error.value.advice
+    values = [change(1), head(9) + b"\x08\x02", change(2, schema=5), change(3), change(4, schema=5)]
+    for _ in range(2):
+        parsed = parse(changes(on_malformed="drop"), values)
+        assert (parsed.malformed, [json.loads(row)["id"] for row in rows_of(parsed)]) == (3, [1, 3])
 
 
 def test_a_registry_s_broken_text_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
