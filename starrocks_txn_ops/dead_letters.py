@@ -5,6 +5,7 @@ import contextlib
 import json
 import random
 import secrets
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -74,8 +75,8 @@ def run(args: argparse.Namespace) -> int:
             return letter_table.read_dead_letters(rows)
 
         letters = dead_letters()
-        if not letters:
-            LedgerReader(connection, options.database, deadline).require_job(args.job)
+        if not letters and not LedgerReader(connection, options.database, deadline).require_job(args.job):
+            sys.stderr.write(f"The database {args.database} has no ledger to look up the job {args.job} in.\n")
         if args.action == "list":
             command_line.print_lines((_json_lines if args.json else _text_lines)(letters))
         else:

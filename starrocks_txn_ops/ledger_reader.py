@@ -59,10 +59,13 @@ class LedgerReader:
         rows = self.rows(f"{sql}({', '.join(['%s'] * len(tables))})", self.database, *tables)
         return {str(row[0]) for row in rows}
 
-    def require_job(self, job: str) -> None:
-        """Raise UnknownJob if there is a ledger, and it has no row of `job`: probably a slip of the pen."""
-        if self.existing(LEDGER_TABLE) and job not in (jobs := self.jobs()):
+    def require_job(self, job: str) -> bool:
+        """Raise UnknownJob if the ledger has no row of `job`: probably a slip of the pen. False without a ledger."""
+        if not self.existing(LEDGER_TABLE):
+            return False
+        if job not in (jobs := self.jobs()):
             raise UnknownJob.among(job, self.database, jobs)
+        return True
 
     def jobs(self) -> list[str]:
         """The jobs that have a row in the ledger, sorted."""
