@@ -287,6 +287,14 @@ ALERTS = (
         "They are dead letters, or dropped; another source's rows would be missing.",
     ),
     Alert(
+        "StarRocksSinkMessagesMalformed",
+        f"{_since('malformed_messages_total', '15m')} > 0",
+        "0m",
+        False,
+        "{{ $value }} messages were left out because they are no event that can be read.",
+        "Their rows are in no table: on_malformed is drop.",
+    ),
+    Alert(
         "StarRocksSinkOpenTransactionOld",
         f"time() - ({metric('oldest_open_transaction_timestamp_seconds')} > 0) > 900",
         "5m",

@@ -94,8 +94,11 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
                 figure=True,
             ),
             Panel(
-                "Repeated events by content",
-                [(f"sum by (content) ({metric('repeated_events_total')})", "{{content}}")],
+                "Repeated and malformed events",
+                [
+                    (f"sum by (content) ({metric('repeated_events_total')})", "{{content}}"),
+                    (f"sum({metric('malformed_messages_total')})", "malformed"),
+                ],
                 figure=True,
             ),
         ),

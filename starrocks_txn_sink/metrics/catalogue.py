@@ -112,6 +112,10 @@ METRICS = (
         ("content",),
         _each(*REPEATS),
     ),
+    _counter(
+        "malformed_messages_total",
+        'Raw messages that lanes left out because they are no event that can be read (`on_malformed="drop"`).',
+    ),
     _gauge(
         "verified_timestamp_seconds",
         "Time of the last whole `verify`, read from the ledger each minute; no series without one.",

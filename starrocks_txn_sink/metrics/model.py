@@ -445,6 +445,7 @@ class Model:
         self.metrics.add("repeated_events_total", unknown, "unknown")
         self.metrics.add("repeated_events_total", fields["counts"].get("repeats", 0) - unknown, "same")
         self.metrics.add("repeated_events_total", fields["counts"].get("late", 0), "late")
+        self.metrics.add("malformed_messages_total", fields["counts"].get("malformed", 0))
         level = self.assembly.level()
         self.metrics.set("open_source_transactions", level.open)
         self.metrics.set("open_source_rows", level.rows)

@@ -226,6 +226,7 @@ def lights(model: Model, now: float, limit: float) -> dict[str, Light]:
             metrics.value("source_transactions_total", "dropped")
             or metrics.value("repeated_events_total", "unknown")
             or metrics.value("repeated_events_total", "late")
+            or metrics.value("malformed_messages_total")
         ),
         "saturation": Light.BAD if age >= 0.8 else _warn(full >= 0.9 or age >= 0.5),
         "errors": Light.BAD if failing else _warn(waiting or recent.counts["errors"] or recent.counts["dead_letters"]),

@@ -87,6 +87,8 @@ def test_the_assembler_keeps_its_levels_while_nothing_comes() -> None:
     feed.tell("assembler.counted", query="q", name="q/a", counts={"quarantined": 1, "late": 3})
     assert feed.value("source_transactions_total", "dropped") == 1
     assert feed.value("repeated_events_total", "late") == 3
+    feed.tell("assembler.counted", query="q", name="q/a", counts={"malformed": 2})
+    assert feed.value("malformed_messages_total") == 2
     feed.tell("assembler.counted", query="q", name="q/a", counts={**counts, "open": 0})
     assert feed.value("oldest_open_transaction_timestamp_seconds") == 0
 

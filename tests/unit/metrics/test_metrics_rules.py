@@ -81,6 +81,7 @@ FIRES = {
     "StarRocksSinkTransactionsTrusted": ({"trusted_transactions_total": "0 0 1 1"}, 3),
     "StarRocksSinkRepeatsUnproved": ({'repeated_events_total{content="unknown"}': "0 0 2 2"}, 3),
     "StarRocksSinkEventsLate": ({'repeated_events_total{content="late"}': "0 0 2 2"}, 3),
+    "StarRocksSinkMessagesMalformed": ({"malformed_messages_total": "0 0 2 2"}, 3),
     "StarRocksSinkOpenTransactionOld": ({"oldest_open_transaction_timestamp_seconds": "1x40"}, 30),
     "StarRocksSinkSkew": ({"event_time_skew_seconds": "700x30"}, 20),
 }
