@@ -308,6 +308,7 @@ SOURCE_FIELDS: Mapping[str, dict[str, Any]] = {
     "TIME": _field("int64", _TIME + "MicroTime"),
     "INT[]": _field("array", items=_field("int32")),
     "DATE[]": _field("array", items=_field("int32", _TIME + "Date")),
+    "all dates and times, `structured`": _field("struct", _TIME + "StructuredTimestamp"),
     "POINT, geometry, structs, maps": _field("struct", _DATA + "geometry.Point"),
 }
 """Fields as Debezium describes them, by the source's types; a star: with `column.propagate.source.type`."""

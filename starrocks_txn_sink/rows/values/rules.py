@@ -64,7 +64,10 @@ def fitted(kind: TargetType, value: Value) -> str:
     return rules[name].fit(kind, value)
 
 
-_OF_STRUCTURED: Final = "; if Debezium sends it, set another time.precision.mode (isostring) at the connector"
+_OF_STRUCTURED: Final = (
+    "; Debezium writes dates so with time.precision.mode=structured: set another one (isostring) at the connector, and "
+    "resync the table for the messages that are in the topic"
+)
 
 
 def _kind_of(value: Any) -> str:

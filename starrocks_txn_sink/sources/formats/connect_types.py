@@ -71,6 +71,11 @@ _ROUNDED: Final = (
     "the source's type is NUMERIC, and the connector sends a DOUBLE of it, which rounds: set decimal.handling.mode to "
     "precise or string"
 )
+_IN_PARTS: Final = (
+    "the connector sends dates and times in parts, which stay a document: for DATE and DATETIME set another "
+    "time.precision.mode than structured (isostring)"
+)
+_STRUCTURED: Final = "io.debezium.time.Structured"  # …Date, …Time, …Timestamp and others
 _NO_PRECISION: Final = "the schema does not say how many digits there are: StarRocks refuses longer numbers"
 
 
@@ -161,6 +166,8 @@ def _plain(name: str, field: Mapping[str, Any], kind: str) -> SourceColumn:
         return SourceColumn(name, STRING, _BASE64, long=True)
     if kind == "string":
         return _text(name, field)
+    if str(field.get("name")).startswith(_STRUCTURED):
+        return SourceColumn(name, _PLAIN[kind], _IN_PARTS)
     rounded = kind in ("float", "double") and _NUMERIC.fullmatch(source_type(field)) is not None
     return SourceColumn(name, _PLAIN[kind], _ROUNDED if rounded else "")
 
@@ -226,7 +233,8 @@ def key_column(column: SourceColumn) -> SourceColumn:
     if kind == "DECIMAL":
         return replace(column, type="LARGEINT")
     if kind.partition("<")[0] in NO_KEYS:
-        return replace(column, type="", note="", refusal=f"a key of {column.type}, which StarRocks does not take")
+        why = f": {column.note}" if column.note == _IN_PARTS else ""
+        return replace(column, type="", note="", refusal=f"a key of {column.type}, which StarRocks does not take{why}")
     if kind == STRING:
         return replace(column, type=KEY_TEXT)
     if kind == "VARCHAR":

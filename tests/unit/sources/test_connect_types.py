@@ -117,6 +117,7 @@ def test_a_new_column_holds_what_a_text_without_a_length_can_have(of: Field, typ
         (field("int64", TIME + "NanoTimestamp"), "declare DATETIME"),
         (field("int64", TIME + "Time"), "no type for a time"),
         (field("bytes"), "base64"),
+        (field("struct", TIME + "StructuredDate"), "another time.precision.mode than structured"),
         (decimal(0, 50), "more digits than the 38"),
         (decimal(4), "does not say how many digits"),
         (field("struct", DATA + "VariableScaleDecimal"), "has no scale"),
@@ -129,6 +130,12 @@ def test_a_new_column_holds_what_a_text_without_a_length_can_have(of: Field, typ
 )
 def test_a_type_that_is_not_the_closest_one_is_said(of: Field, note: str) -> None:
     assert note in column_of(of).note
+
+
+def test_a_key_of_dates_in_parts_is_refused_with_the_setting() -> None:
+    refusal = column_of(field("struct", TIME + "StructuredDate"), key=True).refusal
+    assert "a key of JSON" in refusal
+    assert "another time.precision.mode than structured" in refusal
 
 
 @given(st.integers(-20, 60), st.integers(1, 80), st.data())
