@@ -57,6 +57,30 @@ def test_links_between_documents_lead_somewhere(page: Path) -> None:
             assert not place or place in anchors(target), link
 
 
+def judgements() -> list[tuple[str, str]]:
+    """The places in the architecture page's table of judgements, and the tests of each."""
+    page = (ROOT / "docs" / "inside" / "architecture.md").read_text(encoding="utf-8")
+    section = page.partition("## One place for each judgement")[2].partition("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| ")]
+    return [(place, tests) for _, place, tests in rows[1:]]
+
+
+def test_the_place_of_each_judgement_and_its_tests_are_there() -> None:
+    assert len(judgements()) > 20
+    for place, tests in judgements():
+        beside = near = ROOT / "tests" / "unit"
+        for name, file in re.findall(r"(?:`(\w+)` in )?`([\w/]+\.(?:py|h))`", place):
+            paths = [parent / file for parent in (beside, ROOT / "starrocks_txn_sink", ROOT)]
+            path = next((path for path in paths if path.exists()), paths[0])
+            assert path.exists(), file
+            beside = path.parent
+            assert not name or re.search(rf"(class|def) {name}\b", path.read_text(encoding="utf-8")), (name, file)
+        for file in re.findall(r"`([\w/]+\.py|[\w/]+/)`", tests):
+            path = next((path for path in (ROOT / "tests" / file, near / file) if path.exists()), near / file)
+            near = path.parent if file.endswith(".py") else near
+            assert path.exists(), file
+
+
 def test_functions_that_pages_name_in_their_text_can_be_called() -> None:
     calls = {
         (page.name, name)

@@ -9,7 +9,7 @@ import pytest
 from tests.planted.bugs import BUGS, PlantedBug
 from tests.planted.planting import fits
 
-KINDS = ("values", "keys", "privacy", "order")
+KINDS = ("values", "keys", "privacy", "order", "proofs", "ways on")
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)

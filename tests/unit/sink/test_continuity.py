@@ -14,7 +14,7 @@ from starrocks_txn_sink.coordinator.model import PositionSpan, Receipt
 from starrocks_txn_sink.errors import LedgerBehind
 from starrocks_txn_sink.protocol.fencing import Scope, take_over
 from starrocks_txn_sink.protocol.label import run
-from starrocks_txn_sink.protocol.ledger import ACCEPTED, DRIVER, Owner, WriteMarker, fresh_tokens
+from starrocks_txn_sink.protocol.ledger import ACCEPTED, DRIVER, Owner, Position, WriteMarker, fresh_tokens
 from starrocks_txn_sink.rows.segments import Skip
 from starrocks_txn_sink.sink.checkpoint import VISIBLE, Proof, ProofLog
 from starrocks_txn_sink.sink.session import Resumed, Resumption, Session, resume
@@ -206,6 +206,13 @@ def test_nobody_waits_for_a_proof_and_a_newer_one_replaces_one_that_waits() -> N
 
 def wait(log: ProofLog) -> None:
     wait_until(lambda: not log._writing)
+
+
+def test_a_session_s_proof_has_its_positions_skips_and_acceptances() -> None:
+    session = Session("run", "job", "e", "c", accepted=["a"])
+    session.positions = {"p-0": Position("p-0", 7, "c", 3, "l", 1, "digest")}
+    session.skips = dict(SKIPS)
+    assert session.proof(4) == Proof("job", 4, {"p-0": 7}, SKIPS, ["a"])
 
 
 def test_a_proof_advances_with_receipts_and_skips() -> None:

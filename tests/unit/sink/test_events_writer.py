@@ -13,7 +13,7 @@ from starrocks_txn_sink import SinkOptions, TransactionAssembly
 from starrocks_txn_sink.assembler.rules.model import AssemblerState, OpenTransaction
 from starrocks_txn_sink.assembler.rules.spill import CarriedState
 from starrocks_txn_sink.clock import SystemClock
-from starrocks_txn_sink.coordinator.model import Receipt
+from starrocks_txn_sink.coordinator.model import ColumnNeeds, Receipt
 from starrocks_txn_sink.errors import Fenced
 from starrocks_txn_sink.sink import events_state
 from starrocks_txn_sink.sink.batch_events import BatchOrigin
@@ -75,6 +75,25 @@ def test_a_commit_has_checked_the_owner_already(monkeypatch: pytest.MonkeyPatch)
     events = writer(directory, monkeypatch, [receipt])
     events.write(source(0), events.session.lane_task(OPTIONS, 0), ignore_event, lambda *_: None)
     assert directory.names("batches") == ["000000000000-000001-epoch.json"]
+
+
+def test_the_types_of_rows_that_wait_are_those_of_all_micro_batches_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their messages are not read again, and a column that the table lacks by then gets its type from them alone."""
+    directory, opened = MemoryDirectory(), list[Opening]()
+    needs = {"orders": {name: ColumnNeeds(types=("BIGINT",)) for name in ("a", "b")}}
+    waits = CarriedState(AssemblerState(1, (OpenTransaction("t", 1, 0.0),)))
+
+    def lanes(_: EventsWriter, _source: Any, task: LaneTask, opening: Opening, *__: object) -> Written:
+        opened.append(opening)
+        described = [{"orders": {name: needs["orders"][name]}} for name in "ab"][task.batch_id : task.batch_id + 1]
+        receipt = Receipt("l", None, "job", task.batch_id, (), (), 1, 1, 0, recycled=False)
+        return Written([receipt], [], [CarryOver({"p": waits}, described=described[0] if described else {})])
+
+    events = writer(directory, monkeypatch, [])
+    monkeypatch.setattr(EventsWriter, "_lanes", lanes)
+    for batch in range(4):
+        events.write(source(batch), events.session.lane_task(OPTIONS, batch), ignore_event, lambda *_: None)
+    assert [opening.before.described for opening in opened[2:]] == [needs, needs]
 
 
 LIMIT = 60.0

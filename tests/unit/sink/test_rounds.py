@@ -17,6 +17,7 @@ from starrocks_txn_sink.assembler.rules.payload import PayloadEncoder
 from starrocks_txn_sink.assembler.rules.spill import CarriedState
 from starrocks_txn_sink.assembler.verified.lane import VerifiedLane
 from starrocks_txn_sink.assembler.verified.rules import VerifiedPolicy
+from starrocks_txn_sink.coordinator.model import ColumnNeeds
 from starrocks_txn_sink.errors import InputError
 from starrocks_txn_sink.sink.events_writer import EventRounds
 from starrocks_txn_sink.sources.formats.txn_events import TxnEventLines
@@ -209,6 +210,26 @@ def test_a_lane_that_proves_transactions_reads_all_offsets_in_each_round() -> No
     kafka.take(of_kind(kafka.run(TASK), CarryOver))
     assert specs[0] == specs[1]
     assert (kafka.carried.flows, count.rows) == (Counters(events=5), 5)  # once, as the last round has them
+
+
+def test_the_types_of_rows_that_wait_go_on_into_the_next_round() -> None:
+    specs: list[AssemblySpec] = []
+
+    def run_round(_: LaneTask, spec: AssemblySpec) -> list[Message]:
+        specs.append(spec)
+        return [CarryOver({"0": CarriedState()}, described={"b": NEEDS}, reached={"0": 3 * len(specs)})]
+
+    spec = AssemblySpec(
+        IncrementalAssembler, Policy(), PayloadEncoder("shop"), 0.0, MemoryDirectory(), "s",
+        lines=TxnEventLines(), described={"a": NEEDS},
+    )  # fmt: skip
+    kafka = EventRounds(run_round, spec, PlannedRanges([OffsetRanges({("topic", 0): (0, 10)}, 1.0, {})], Counter()))
+    kafka.next_round(of_kind(kafka.run(TASK), CarryOver))
+    kafka.run(TASK)
+    assert [spec.described for spec in specs] == [{"a": NEEDS}, {"a": NEEDS, "b": NEEDS}]
+
+
+NEEDS = {"column": ColumnNeeds(types=("BIGINT",))}
 
 
 def test_when_all_offsets_are_read_no_lane_runs() -> None:
