@@ -1,7 +1,8 @@
 """Is `verify` right, and what does it cost: a real source database under steady traffic, the emulator as the server.
 
     python -m benchmarks.proof [--source postgres] [--tables 50] [--rows 1000000] [--runs 20] [--rate 50]
-                               [--minutes 60] [--output proof.json]
+                               [--minutes 60] [--only runs,bytes,faults,kills] [--rows-per-second N]
+                               [--output proof.json]
 
 Debezium, Kafka and `sync` copy the tables (and five small ones: a column of each type, no primary key, two shards)
 while a writer commits. Then
@@ -15,8 +16,9 @@ while a writer commits. Then
 4. while a repair of two whole tables holds the job, each process is killed by SIGKILL in turn: the repair, `sync`,
    Kafka Connect, Kafka, the source, the emulator; it starts again, the repair is repeated, and all must be equal.
 
-It ends after `--minutes` with what it has by then. All parts share the machine. Needs PostgreSQL or MariaDB, and what
-`make servers` fetches; without them it says so and fails. The exit code is 0 if nothing was wrong.
+`--only` runs some of these parts: `runs` (1, and the equal runs of 2), `bytes`, `faults`, `kills`. It ends after
+`--minutes` with what it has by then. All parts share the machine. Needs PostgreSQL or MariaDB, and what `make servers`
+fetches; without them it says so and fails. The exit code is 0 if nothing was wrong.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ from tests.support.waiting import wait_until
 
 _HELD = re.compile(r"The job was held for ([\d.]+) s")
 _REPAIR = ("--repair", "--yes")
+_PARTS = ("runs", "bytes", "faults", "kills")
 _REST = 16
 """Runs that the program behind the equal ones takes as long as: the costs, the faults, the kills."""
 Figures = dict[str, Any]
@@ -58,11 +61,15 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=50, help="transactions a second (default %(default)s)")
     parser.add_argument("--window", type=float, default=60, help="seconds of freshness before (default %(default)s)")
     parser.add_argument("--minutes", type=float, default=60, help="the program's end (default %(default)s)")
+    parser.add_argument("--rows-per-second", type=int, default=0, help="verify's own bound in the runs (default: none)")
+    parser.add_argument("--only", default=",".join(_PARTS), help="parts, in their order (default %(default)s)")
     parser.add_argument("--output", type=Path, help="a file for the figures as JSON")
     arguments = parser.parse_args()
+    if not {*arguments.only.split(",")} <= {*_PARTS}:
+        parser.error(f"--only is {arguments.only!r}; the parts are {', '.join(_PARTS)}")
     if arguments.tables < 5:
         parser.error("--tables is less than 5")
-    size = {name: getattr(arguments, name) for name in ("source", "tables", "rows", "rate")}
+    size = {name: getattr(arguments, name) for name in ("source", "tables", "rows", "rate", "rows_per_second", "only")}
     figures: Figures = {**size, "measured": "real database, emulator", "complete": False, "wrong": []}
     began = time.monotonic()
 
@@ -90,14 +97,20 @@ def _prove(world: World, arguments: argparse.Namespace, figures: Figures, tell: 
     first = world.run()
     figures["first"] = {"exit_code": first.code, "seconds": round(first.seconds, 1)}
     _judge(first, 0, figures, "the first run", world)
-    _freshness_before(world, arguments.window, figures)
-    tell(f"freshness before: {figures['freshness']['before']}")
-    _equal_runs(world, arguments.runs, figures, tell)
-    _cost(world, figures)
-    tell(f"bytes of one run {figures['verify']['bytes']}; all rows: {figures['read_all']}")
-    _faults(world, figures, tell)
-    _kills(world, figures, tell)
-    figures["complete"] = len(figures["verify"]["runs"]) == arguments.runs
+    parts = arguments.only.split(",")
+    if "runs" in parts:
+        _freshness_before(world, arguments.window, figures)
+        tell(f"freshness before: {figures['freshness']['before']}")
+        _equal_runs(world, arguments, _REST if len(parts) > 1 else 2, figures, tell)
+        tell(f"freshness during: {figures['freshness']['during']}")
+    if "bytes" in parts:
+        _cost(world, figures)
+        tell(f"bytes of one run {figures['bytes']}; all rows: {figures['read_all']}")
+    if "faults" in parts:
+        _faults(world, figures, tell)
+    if "kills" in parts:
+        _kills(world, figures, tell)
+    figures["complete"] = "runs" not in parts or len(figures["verify"]["runs"]) == arguments.runs
 
 
 def _judge(run: Run, code: int, figures: Figures, name: str, world: World) -> None:
@@ -115,16 +128,16 @@ def _freshness_before(world: World, seconds: float, figures: Figures) -> None:
     figures["freshness"] = {"before": world.reader.freshness(world.traffic.sent, low, high)}
 
 
-def _equal_runs(world: World, runs: int, figures: Figures, tell: Any) -> None:
-    """So many runs, as long as there is time for the rest of the program, which takes as long as some runs."""
+def _equal_runs(world: World, arguments: argparse.Namespace, rest: int, figures: Figures, tell: Any) -> None:
+    """So many runs, as long as there is time for the rest of the program, which takes as long as `rest` runs."""
     done: list[Figures] = []
-    figures["verify"] = {"asked": runs, "runs": done}
+    figures["verify"] = {"asked": arguments.runs, "runs": done}
     low = time.time()
-    for number in range(runs):
-        if done and world.left < _REST * done[-1]["seconds"]:
+    for number in range(arguments.runs):
+        if done and world.left < rest * done[-1]["seconds"]:
             tell(f"no time for more than {number} runs")
             break
-        run = world.run()
+        run = world.run("--rows-per-second", str(arguments.rows_per_second))
         wrong = false_reports((), run)
         done.append({"seconds": round(run.seconds, 2), "exit_code": run.code, "passed": run.passed, "wrong": wrong})
         figures["wrong"] += wrong
@@ -142,14 +155,13 @@ def _cost(world: World, figures: Figures) -> None:
     run = world.run(file=world.counted)
     _judge(run, 0, figures, "the run whose bytes are counted", world)
     counts = (proxy.count - count for proxy, count in zip(world.proxies, before, strict=True))
-    verify = figures["verify"]
-    verify["bytes"] = dict(zip(("source", "starrocks"), counts, strict=True))
+    figures["bytes"] = dict(zip(("source", "starrocks"), counts, strict=True))
     all_rows = figures["read_all"] = read_all(world)
     seconds = sum(side["seconds"] for side in all_rows.values())
     bytes_ = sum(side["bytes"] for side in all_rows.values())
     figures["ratio"] = {
-        "seconds": round((verify["seconds"] or run.seconds) / seconds, 3),
-        "bytes": round(sum(verify["bytes"].values()) / bytes_, 5),
+        "seconds": round((figures.get("verify", {}).get("seconds") or run.seconds) / seconds, 3),
+        "bytes": round(sum(figures["bytes"].values()) / bytes_, 5),
     }
 
 
@@ -245,7 +257,7 @@ def _table(figures: Figures) -> None:
         say(f"equal found equal      {verify['equal']} of {len(verify['runs'])} runs, {verify['seconds']} s each")
     for side, read in all_rows.items():
         of_all = f"{read['bytes']:,}, {read['seconds']} s"
-        say(f"bytes, {side:16}{verify['bytes'][side]:,}; all rows with one client {of_all}")
+        say(f"bytes, {side:16}{figures['bytes'][side]:,}; all rows with one client {of_all}")
     if "ratio" in figures:
         ratio = figures["ratio"]
         say(f"ratio to all rows      {ratio['seconds']} of the time, {ratio['bytes']} of the bytes")
