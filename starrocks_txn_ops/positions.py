@@ -153,7 +153,8 @@ class Judgement:
     """Whether a position is passed. `partition` is the source partition that was asked, "" as long as there is none.
 
     `number` is its position in the ledger (None without one), `lacks` says in a sentence why it is not passed, and
-    `given_up` counts the source transactions that were given up so far: the ledger does not say where.
+    `given_up` counts the source transactions that were given up so far: the ledger does not say where. `at`: nothing
+    behind the position is visible, either.
     """
 
     passed: bool
@@ -161,6 +162,7 @@ class Judgement:
     number: int | None = None
     lacks: str = ""
     given_up: int = 0
+    at: bool = field(default=False, compare=False)
 
 
 def has_passed(reached: Reached, position: Position, partition: str = "") -> Judgement:
@@ -203,7 +205,9 @@ def _has_passed_number(reached: Reached, position: Position, partition: str) -> 
 def _judged(reached: Reached, name: str, logs: Mapping[str, int], position: Position) -> Judgement:
     lacks = next(chain(_lacking(logs, position), _lacking_snapshot(reached.marks, _family(name))), "")
     numbers = reached.numbers[name]
-    return Judgement(not lacks, name, numbers.get(""), lacks, numbers.get(GIVEN_UP, 0))
+    most = {_domain_of(log): number for log, number in position.numbers.items()}
+    at = not lacks and all(number <= most.get(_domain_of(log), -1) for log, number in logs.items())
+    return Judgement(not lacks, name, numbers.get(""), lacks, numbers.get(GIVEN_UP, 0), at)
 
 
 def _current(numbers: Mapping[str, Mapping[str, int]]) -> dict[str, Mapping[str, int]]:
@@ -266,6 +270,11 @@ def _may_be(logs: Mapping[str, int], position: Position) -> bool:
         server in logs or (position.kind is Kind.MARIADB and (domain := _domain(logs, server)) and number > max(domain))
         for server, number in position.numbers.items()
     )
+
+
+def _domain_of(log: str) -> str:
+    """The log, or the domain of a server of MariaDB: its numbers ascend, whichever of its servers gives them."""
+    return log.partition("-")[0] if _SERVER.fullmatch(log) else log
 
 
 def _domain(logs: Mapping[str, int], server: str) -> list[int]:

@@ -28,7 +28,7 @@ from starrocks_txn_ops.verify.rules.report import EQUAL, Report, TableReport, pl
 from starrocks_txn_ops.verify.rules.statements import Statement
 from starrocks_txn_ops.verify.sides import Ask, Side, Source, open_source
 from starrocks_txn_ops.verify.standstill import Standstill, standing
-from starrocks_txn_sink.clock import Clock, Deadline
+from starrocks_txn_sink.clock import Clock, Deadline, parse_duration
 from starrocks_txn_sink.errors import InputError, OptionError, StarRocksSinkError
 from starrocks_txn_sink.options.table_rules import SOURCE_TABLE
 from starrocks_txn_sink.protocol.ledger import WriteMarker, identifier, quote
@@ -118,12 +118,15 @@ def verify(
         connector = mapping.connector_of(sync.topics)
         seconds = limits.seconds if numbered else 0.0  # a ledger of offsets never says it
         passage = Passage(reader, str(job), connector, seconds, clock, numbered)
+        own_pace = parse_duration(sync.trigger) or parse_duration(options.freshness) or 0.0
+        passage.rest_seconds = max(passage.rest_seconds, 2 * own_pace)
         snapshot, still = partial(open_source, place, password), None
         if exact:
             holder = Holder(options, leader, exact, clock)
             source, still = ends.enter_context(standing(snapshot, passage, holder, progress))
         else:
             source = ends.enter_context(snapshot())
+        passage.place_now = source.place
         run = _Run(sync, place.postgresql, source, leader, passage, limits, clock, progress, kept, still)
         began = int(clock.wall())
         if kept is not None:
@@ -200,10 +203,11 @@ class _Run:
         """Wait until the job has passed the snapshot's position; whether it has, or what it lacks."""
         if self.still is not None:
             return True, ""
-        self.progress.says(
-            f"The snapshot of the source is at {self.source.position[0]}; waiting until the job has passed it, "
-            f"at most {self.passage.seconds:g} s (at a source at rest a commit to a table of the job brings it there)."
-        )
+        if not self.passage.in_vain:
+            self.progress.says(
+                f"The snapshot of the source is at {self.source.position[0]}; waiting until the job has passed it, at "
+                f"most {self.passage.seconds:g} s (at a source at rest a commit to a table of the job brings it there)."
+            )
         if self.passage.passed(self.source.position):
             return True, ""
         lacks = self.passage.last.lacks
@@ -326,7 +330,7 @@ class _Run:
     def _compared(self, comparison: Comparison, rows: int) -> TableReport:
         equal = self._kept(comparison)
         if equal is not None:
-            note = f"found equal at {equal.position}, by a run that did not end"
+            note = f"found equal at {equal.position}, by a run that did not end, and not compared again"
             return TableReport(comparison.table, comparison.collections, rows=equal.rows, notes=(note,))
         exact = self.still is not None
         while True:  # a second time if the job has gone on meanwhile

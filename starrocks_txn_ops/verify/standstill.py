@@ -1,7 +1,9 @@
 """Has a job stand still at a snapshot of its source while tables are compared (`protocol.bound`).
 
-The job itself goes on to what the snapshot shows, says so, and waits. Whether it has stood until a table was compared
-is seen in its ledger: each of its commits changes the rows there, and so do a repair and a replay of dead letters.
+The job itself goes on to what the snapshot shows, says so, and waits. Where it is there already, as at a source that
+rests behind a commit to a table of the job, no further commit is needed. Whether it has stood until a table was
+compared is seen in its ledger: each of its commits changes the rows there, and so do a repair and a replay of dead
+letters.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Any, Final, TypeVar
 
 from starrocks_txn_ops.ledger_reader import look_until
 from starrocks_txn_ops.positions import parse
-from starrocks_txn_ops.verify.held import REPAIRED, Holder
+from starrocks_txn_ops.verify.held import REPAIRED, Held, Holder
 from starrocks_txn_ops.verify.passage import Passage
 from starrocks_txn_ops.verify.progress import Progress
 from starrocks_txn_ops.verify.sides import Source
@@ -49,7 +51,10 @@ _WITHOUT: Final = "Without --exact the tables are compared while the job goes on
 
 @dataclass(slots=True)
 class Standstill:
-    """A job on its way to a bound, or at it; `lacks` says why it does not stand. It may go on at the time `until`."""
+    """A job on its way to a bound, or at it; `lacks` says why it does not stand. It may go on at the time `until`.
+
+    `there`: it was at the bound already when it was bound in a hold.
+    """
 
     passage: Passage
     ledger: SqlLedger
@@ -57,10 +62,11 @@ class Standstill:
     until: float
     lacks: str = ""
     bound: Bound | None = None
+    there: bool = False
     _rows: list[tuple[Any, ...]] = field(default_factory=list)
 
-    def bind(self, source: Source) -> None:
-        """Bind the job to the snapshot, in place of the one before; `lacks` says why not.
+    def bind(self, source: Source, held: Held | None = None) -> None:
+        """Bind the job to the snapshot, in place of the one before, in a hold or while it waits; `lacks` says why not.
 
         Raises OptionError for a source whose snapshots have no place in its log.
         """
@@ -81,19 +87,29 @@ class Standstill:
         else:
             self.lacks, self.bound = "", bound
             self._ask(bounds.WriteBound(self.passage.job, bound))
+            # All that the job has written was committed before the snapshot, which shows it but for what still runs.
+            self.there = held is not None and judgement.at and source.shown.rpartition(":")[2] == ""
+            if held is not None and self.there:
+                self._rows = self._state()
+                held.check()
 
     def comes(self) -> bool:
         """Wait until the job stands; whether all that the snapshot shows is visible then, and nothing else."""
         bound, left = self.bound, self.until - self.clock.monotonic()
         if bound is None or self.lacks:
             return False
+        if self.there:
+            return self.stands()
+        rests = self.passage.resting()
 
         def look() -> str | None:
-            return next((how for how in (EXACT, NEAR) if self._ask(self._marker(bound, how))), None)
+            how = next((how for how in (EXACT, NEAR) if self._ask(self._marker(bound, how))), None)
+            return how or (self.passage.both_rest if rests(self._state()) else None)
 
         how = look_until(look, Deadline.after(max(0.0, min(self.passage.seconds, left)), self.clock))
         self._rows = self._state()
-        self.lacks = {EXACT: "", NEAR: _OTHER_ORDER}.get(how or "", _NOT_YET)
+        self.lacks = {EXACT: "", NEAR: _OTHER_ORDER, None: _NOT_YET}.get(how, f"{_NOT_YET}; {how}")
+        self.passage.in_vain = how == self.passage.both_rest
         return not self.lacks and self.stands()
 
     def stands(self) -> bool:
@@ -134,14 +150,20 @@ def standing(
         end.callback(still.free)
         snapshots = end.enter_context(contextlib.ExitStack())
 
-        def bound() -> Source:
+        def bound(held: Held | None = None) -> Source:
             snapshots.close()
             source = snapshots.enter_context(open_snapshot())
-            still.bind(source)
+            passage.place_now = source.place
+            still.bind(source, held)
             return source
 
         source = _in_hold(holder, bound)
-        progress.says(f"The job goes on to the source's position {source.position[0]}, and waits there.")
+        progress.says(
+            f"The job is at the source's position {source.position[0]}, and waits there."
+            if still.there
+            else f"The job goes on to the source's position {source.position[0]}, and waits there, at most "
+            f"{holder.seconds} s. It is there once a commit behind it comes to one of its tables."
+        )
         for number in range(_TRIES):
             source = bound() if number else source  # the driver finds it in place of the one before
             if still.comes() or still.lacks != _OTHER_ORDER:
@@ -152,12 +174,12 @@ def standing(
         yield source, None if still.lacks else still
 
 
-def _in_hold(holder: Holder, work: Callable[[], Result]) -> Result:
+def _in_hold(holder: Holder, work: Callable[[Held], Result]) -> Result:
     """Do the work while the job is held; again if its driver has taken it over at the same moment."""
     for number in itertools.count(1):
         try:
-            with holder.hold():
-                return work()
+            with holder.hold() as held:
+                return work(held)
         except Fenced:
             if number == _TRIES:
                 raise

@@ -239,7 +239,9 @@ def test_a_run_that_was_killed_goes_on_behind_what_was_equal(
     code, tables, report = verify(postgres.url, "", *words)
     assert code == 0, json.dumps(report)
     assert report["since"] == first["position"] != report["position"]
-    assert tables["public.tenants"]["notes"] == [f"found equal at {first['position']}, by a run that did not end"]
+    assert tables["public.tenants"]["notes"] == [
+        f"found equal at {first['position']}, by a run that did not end, and not compared again"
+    ]
     assert tables["public.lists"]["notes"] == []
     code, tables, _ = verify(postgres.url, "", *words)  # the run before came to its end
     assert (code, tables["public.tenants"]["status"]) == (1, "different")

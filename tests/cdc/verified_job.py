@@ -48,22 +48,27 @@ OTHER = {
 
 
 class Traffic:
-    """Writes `orders` all the time: rows come, change and go, and so the source's position moves."""
+    """Writes `orders` all the time: rows come, change and go, and so the source's position moves.
+
+    Who holds `committing` lets it rest.
+    """
 
     def __init__(self, db: Database) -> None:
         self._db, self._end, self._number = db, threading.Event(), 0
+        self.committing = threading.Lock()
         self._thread = threading.Thread(target=self._write)
 
     def _write(self) -> None:
         while not self._end.is_set():
             self._number += 1
             number = self._number
-            self._db.commit(
-                f"INSERT INTO orders VALUES ({number}, 'n{number}', {number}.25)",
-                f"UPDATE orders SET price = price + 1 WHERE id = {number // 2}",
-                "UPDATE orders SET price = price + 1 WHERE id = 0",
-                f"DELETE FROM orders WHERE id = {number - 50}",
-            )
+            with self.committing:
+                self._db.commit(
+                    f"INSERT INTO orders VALUES ({number}, 'n{number}', {number}.25)",
+                    f"UPDATE orders SET price = price + 1 WHERE id = {number // 2}",
+                    "UPDATE orders SET price = price + 1 WHERE id = 0",
+                    f"DELETE FROM orders WHERE id = {number - 50}",
+                )
             self._end.wait(0.02)
 
     def __enter__(self) -> Traffic:
@@ -78,8 +83,9 @@ class Traffic:
 class Fixture:
     """A job that runs, with its file."""
 
-    def __init__(self, db: Database, warehouse: Warehouse, file: Path, process: SyncProcess) -> None:
+    def __init__(self, db: Database, warehouse: Warehouse, file: Path, process: SyncProcess, traffic: Traffic) -> None:
         self.db, self.warehouse, self.file, self.process = db, warehouse, file, process
+        self.traffic = traffic
 
     def verified(self, capsys: Shown, *words: str) -> tuple[int, dict[str, dict[str, Any]], dict[str, Any]]:
         """The exit code, the tables of the report by name, and the report."""
@@ -101,7 +107,7 @@ def running(kind: str, warehouse: Warehouse, tmp_path: Path) -> Iterator[Fixture
         settings = db.connector(broker.servers) | {"include.unknown.datatypes": "true"}
         connect = stack.enter_context(Connect(tmp_path / "connect", broker.servers, settings, POMS[kind]))
         wait_until(db._streams, reason=connect.messages, alive=lambda: connect.running)
-        stack.enter_context(Traffic(db))
+        traffic = stack.enter_context(Traffic(db))
         topics = {f"shop.{db.schema}.{table}" for table in ("orders", "types", "codes", "items")} | {"shop.transaction"}
         wait_until(lambda: topics <= broker.topics(), reason=connect.messages, alive=lambda: connect.running)
         warehouse.ask("CREATE DATABASE shop")
@@ -123,7 +129,7 @@ def running(kind: str, warehouse: Warehouse, tmp_path: Path) -> Iterator[Fixture
             return "orders" in names and bool(warehouse.ask("SELECT count(*) FROM shop.orders")[0][0])
 
         wait_until(arrived, 240, process.messages, alive=lambda: process.running)
-        yield Fixture(db, warehouse, file, process)
+        yield Fixture(db, warehouse, file, process, traffic)
 
 
 def _create(db: Database, cases: tuple[Case, ...]) -> None:

@@ -135,6 +135,26 @@ def test_a_binlog_of_a_source_that_got_gtids_does_not_count() -> None:
     assert passed(ledger, f"{UUID}:3")
 
 
+@pytest.mark.parametrize(
+    ("places", "text", "expected"),
+    [
+        ({LSN: 9}, "0/9", True),
+        ({LSN: 9}, "0/8", False),
+        ({"0-1": 9, "0-2": 8, "1-1": 3}, "0-1-9,1-1-3", True),
+        ({"0-1": 9, "0-2": 10}, "0-1-9", False),  # another server of the domain has gone on
+        ({"0-1": 9, "1-1": 3}, "0-1-9", False),  # a domain that the position does not know
+        ({UUID: 9}, f"{UUID}:9", True),
+        ({UUID: 9, OTHER: 1}, f"{UUID}:9", False),
+    ],
+)
+def test_a_job_is_at_a_position_if_nothing_behind_it_is_visible(
+    places: dict[str, int], text: str, expected: bool
+) -> None:
+    ledger = reached(("shop", "", 9), *(("shop", log, number) for log, number in places.items()))
+    judgement = has_passed(ledger, parse(text))
+    assert (judgement.passed, judgement.at) == (True, expected)
+
+
 def test_a_set_of_mysql_is_passed_when_all_its_servers_are() -> None:
     ledger = reached(("shop", UUID, 23), ("shop", OTHER, 5), ("shop", "", 7))
     assert passed(ledger, f"{UUID}:1-23,{OTHER}:1-5")

@@ -51,6 +51,22 @@ def test_it_waits_no_longer_than_it_may() -> None:
     assert waiting.clock.monotonic() < 34.0
 
 
+def test_it_does_not_wait_for_what_cannot_come() -> None:
+    """Neither the source nor the job moves; a job that still comes, or a source that commits, is waited for."""
+    at_rest = passage(Leader(0), 300.0)
+    at_rest.place_now = lambda: ("0/20",)
+    assert not at_rest.passed(("0/20",))
+    assert 30.0 <= at_rest.clock.monotonic() < 31.0
+    assert "a commit to a table of the job has to bring it there" in at_rest.last.lacks
+    comes = passage(Leader(*range(33)), 300.0)
+    comes.rest_seconds, comes.place_now = 1.5, lambda: ("0/20",)
+    assert comes.passed(("0/20",))
+    busy = passage(Leader(0), 300.0)
+    busy.place_now = lambda: (str(busy.clock.monotonic()),)
+    assert not busy.passed(("0/20",))
+    assert busy.clock.monotonic() >= 300.0
+
+
 def test_a_leader_that_does_not_come_back_is_an_error() -> None:
     with pytest.raises(QueryFailed):
         passage(Leader(0, GONE), 30.0).passed(("0/20",))

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from starrocks_txn_ops.ledger_reader import LedgerReader
 from starrocks_txn_ops.positions import Judgement
 from starrocks_txn_ops.verify import standstill
 from starrocks_txn_ops.verify.held import Holder
@@ -23,6 +24,18 @@ from starrocks_txn_sink.protocol.ledger import ReadMarker
 from tests.support.manual_clock import ManualClock
 
 
+class Ledger(Passage):
+    """What the ledger of a Job says."""
+
+    of: Job
+
+    def judge(self, _: object) -> Judgement:
+        return Judgement(self.of.at, self.of.partition, lacks="nothing is there", at=self.of.at)
+
+    def reader_now(self) -> LedgerReader:
+        return cast(LedgerReader, SimpleNamespace(rows=lambda *_: [*self.of.rows]))
+
+
 class Job:
     """A job and its ledger: it says of each bound in turn how it stands there; "" never comes."""
 
@@ -32,16 +45,10 @@ class Job:
         self.rows = [("position", "shop", 7)]
         self.opened = self.closed = self.held = 0
         self.fenced = fenced
-        self.unknown, self.shown, self.partition = "", "5:5:", "shop"
-        self.passage = cast(
-            Passage,
-            SimpleNamespace(
-                job="j",
-                seconds=100.0,
-                judge=lambda _: Judgement(False, self.partition, lacks="nothing is there"),
-                reader_now=lambda: SimpleNamespace(rows=lambda *_: [*self.rows]),
-            ),
-        )
+        self.unknown, self.shown, self.partition, self.at = "", "5:5:", "shop", False
+        self.checked, self.moves = 0, True
+        self.passage = Ledger(cast(Any, None), "j", "shop", 100.0, self.clock, True)
+        self.passage.of = self
 
     def execute(self, request: object, _: object) -> object:
         if isinstance(request, WriteBound):
@@ -53,23 +60,28 @@ class Job:
         return bool(answer) and request.token == written[-1].reached(answer)
 
     @contextlib.contextmanager
-    def hold(self) -> Iterator[None]:
+    def hold(self) -> Iterator[Job]:
         self.held += 1
         if self.held <= self.fenced:
             raise Fenced("The driver has it.")
-        yield
+        yield self
+
+    def check(self) -> None:
+        assert self.bounds  # a driver that takes the job back now finds the bound
+        self.checked += 1
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[Source]:
         self.opened += 1
         nothing = cast(Any, None)
         place = ("0-1-9", "b.000001:7")
-        yield Source(nothing, nothing, place, nothing, nothing, self.shown, self.unknown)
+        now = lambda: (str(self.clock.monotonic()) if self.moves else "",)  # noqa: E731
+        yield Source(nothing, nothing, place, now, nothing, self.shown, self.unknown)
         self.closed += 1
 
-    def stands(self, said: io.StringIO | None = None) -> contextlib.AbstractContextManager[Any]:
+    def stands(self, said: io.StringIO | None = None, seconds: int = 30) -> contextlib.AbstractContextManager[Any]:
         options = SimpleNamespace(database="shop")
-        holder = SimpleNamespace(clock=self.clock, connection=None, options=options, seconds=30, hold=self.hold)
+        holder = SimpleNamespace(clock=self.clock, connection=None, options=options, seconds=seconds, hold=self.hold)
         progress = Progress(said or io.StringIO(), self.clock)
         return standing(self.snapshot, self.passage, cast(Holder, holder), progress)
 
@@ -132,6 +144,37 @@ def test_a_job_that_does_not_come_is_let_go(with_job: Any) -> None:
         assert [bound.seconds > 0 for bound in job.bounds] == [True, False]
     assert 29.0 <= job.clock.monotonic() <= 31.0
     assert "nothing is exact: no transaction behind it has come" in said.getvalue()
+
+
+def test_at_a_source_that_rests_nothing_is_waited_for_in_vain(with_job: Any) -> None:
+    job, said = with_job(""), io.StringIO()
+    job.moves = False
+    job.clock = job.passage.clock
+    started = job.clock.monotonic()
+    with job.stands(said, 600) as (_, still):
+        assert still is None
+    assert 30.0 <= job.clock.monotonic() - started <= 31.0
+    assert "neither the job nor the source has moved for 30 s" in said.getvalue()
+    assert job.passage.in_vain  # so nothing is waited for as long again
+
+
+def test_a_job_that_is_at_the_position_already_needs_no_further_commit(with_job: Any) -> None:
+    job, said = with_job(""), io.StringIO()
+    job.at = True
+    with job.stands(said) as (_, still):
+        assert still.stands()
+        assert (job.checked, job.clock.monotonic()) == (1, still.until - 30)
+        job.rows.append(("position", "shop", 8))  # by a driver that did not find the bound
+        assert not still.stands()
+    assert "The job is at the source's position" in said.getvalue()
+    assert job.bounds[-1].seconds == 0
+
+
+def test_what_still_runs_at_the_source_may_be_written_and_not_be_shown(with_job: Any) -> None:
+    job = with_job("")
+    job.at, job.shown = True, "5:9:6,7"
+    with job.stands() as (_, still):
+        assert still is None
 
 
 def test_a_hold_that_the_driver_overtakes_is_tried_again(with_job: Any) -> None:
