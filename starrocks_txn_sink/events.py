@@ -56,7 +56,7 @@ _ALL: Final = (
         """
         session.opened batch.completed batch.stopped schema.changed schema.waited snapshot.progressed snapshot.ended
         outage.ended columns.waiting columns.unnamed compact.skipped round.ended assembler.planned query.restarting
-        retractions.swallowed retractions.waiting freshness.met bound.reached archive.started archive.ended
+        retractions.swallowed retractions.waiting freshness.met bound.reached job.held archive.started archive.ended
         """,
     ),
     *_kinds(

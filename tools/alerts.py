@@ -122,7 +122,8 @@ ALERTS = (
         "0m",
         False,
         "{{ $labels.sink_job }} has waited for StarRocks for {{ $value | humanizeDuration }}.",
-        "StarRocks does not answer, or refuses to begin, load or commit; errors_total by code says which.",
+        "StarRocks does not answer, or refuses to begin, load or commit (errors_total by code says which); or a "
+        "command (verify, resync) holds the job.",
     ),
     Alert(
         "StarRocksSinkNotCommitting",

@@ -73,8 +73,8 @@ class Told:
         elif event.name in ("freshness.missed", "freshness.met"):
             missed = event.name == "freshness.missed"
             self.late = f"{fields['late']:.0%} of rows later than {fields['freshness']:g} s" if missed else ""
-        elif event.name in ("outage.waiting", "outage.ended"):
-            self.waiting = str(fields.get("code", "")) if event.name == "outage.waiting" else ""
+        elif event.name in ("outage.waiting", "job.held", "outage.ended"):
+            self.waiting = str(fields.get("code", ""))
 
     def line(self, now: float) -> str:
         """The state of the query in one line; what a narrow terminal must not cut off comes first."""
@@ -133,6 +133,8 @@ class Talk:
     def __call__(self, event: Event) -> None:
         with self._guard:
             self._told.take(event, self._monotonic())
+        if event.name == "job.held" and not self.on_terminal:  # a log's next line of its own may be a minute away
+            self.say("a command holds the job (job_held); it goes on by itself")
 
     def is_paused(self, _query: str) -> bool:
         """Whether the sink pauses behind a commit, so that all rows that were planned are visible."""

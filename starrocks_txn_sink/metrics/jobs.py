@@ -7,6 +7,7 @@ from statistics import median
 from typing import Any, Final
 
 from starrocks_txn_sink.coordinator.model import Receipt
+from starrocks_txn_sink.errors import JobHeld
 from starrocks_txn_sink.metrics.catalogue import JOBS
 from starrocks_txn_sink.telemetry import LatestValues
 
@@ -214,6 +215,11 @@ class JobState:
         self.running_since = self.outage_since = 0.0
         self.alters.clear()
         self.step = None
+
+    @property
+    def held(self) -> bool:
+        """Whether a command holds the job: it waits as in an outage, and nothing has failed."""
+        return bool(self.outage_since) and self.outage_code == JobHeld.code
 
     @property
     def longest_alter(self) -> AlterWait | None:

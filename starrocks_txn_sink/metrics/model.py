@@ -35,6 +35,7 @@ from typing import Any
 
 from starrocks_txn_sink.clock import Clock
 from starrocks_txn_sink.coordinator.model import Receipt
+from starrocks_txn_sink.errors import JobHeld
 from starrocks_txn_sink.metrics.catalogue import JOBS, PARTITIONS, PROOFS, SPARK, TABLES, VIOLATIONS
 from starrocks_txn_sink.metrics.jobs import (
     REMEMBERED,
@@ -175,21 +176,26 @@ class Model:
         self.jobs.touch(fields["job"], now).outage_since = 0.0
 
     def _add_failure(self, job: JobState, fields: Mapping[str, Any], now: float) -> None:
-        """Add the counts of a failed try at a micro-batch: the lane's report, or the code of the driver's error."""
-        report = fields.get("report")
-        self.recent.append(
-            {
-                "outcome": "failed",
-                "at": now,
-                "job": job.name,
-                "batch_id": fields["batch_id"],
-                "code": fields["code"],
-                "open_seconds": fields["seconds"],
-                "attempts": report.trouble.aborted if report is not None else 0,
-            }
-        )
+        """Add the counts of a failed try at a micro-batch: the lane's report, or the code of the driver's error.
+
+        One that a command's hold has ended has not failed.
+        """
+        report, held = fields.get("report"), fields["code"] == JobHeld.code
+        if not held:
+            self.recent.append(
+                {
+                    "outcome": "failed",
+                    "at": now,
+                    "job": job.name,
+                    "batch_id": fields["batch_id"],
+                    "code": fields["code"],
+                    "open_seconds": fields["seconds"],
+                    "attempts": report.trouble.aborted if report is not None else 0,
+                }
+            )
         if report is None:
-            self._add_errors(fields["code"], 1, now)
+            if not held:
+                self._add_errors(fields["code"], 1, now)
             return
         self._add_report(report, now)
         if unsettled := report.trouble.unsettled:

@@ -92,6 +92,9 @@ def _outage_status(model: Model, now: float) -> HealthStatus | None:
     job = min((job for job in model.jobs if job.outage_since), key=lambda job: job.outage_since, default=None)
     if job is None:
         return None
+    if job.held:
+        text = f"A command (verify or resync) has held the job for {ago(now, job.outage_since)}; it goes on by itself."
+        return _of_job(model, job, Light.WARN, text)
     light = Light.BAD if now - job.outage_since > _OUTAGE_LIMIT else Light.WARN
     text = f"Waiting for StarRocks for {ago(now, job.outage_since)} ({job.outage_code}); nothing is lost."
     return _of_job(model, job, light, text)
@@ -190,7 +193,8 @@ def readiness(model: Model, now: float, limit: float) -> Readiness:
         return Readiness(False, "No micro-batch has started yet.")
     for job in model.jobs:
         if job.outage_since:
-            return Readiness(False, f"Job {job.name} waits for StarRocks for {ago(now, job.outage_since)}.")
+            what = "is held by a command" if job.held else "waits for StarRocks"
+            return Readiness(False, f"Job {job.name} {what} for {ago(now, job.outage_since)}.")
         if job.ended_at and (job.ended_code or not any(job.should_progress for job in model.jobs)):
             return Readiness(False, f"The query of job {job.name} has ended.")
         if not job.last_progress:
@@ -216,7 +220,7 @@ def lights(model: Model, now: float, limit: float) -> dict[str, Light]:
     limit_bytes = metrics.value("buffer_limit_bytes")
     full = metrics.value("buffer_bytes") / limit_bytes if limit_bytes else 0.0
     failing = any(job.failed_at for job in model.jobs)
-    waiting = any(job.outage_since for job in model.jobs)
+    waiting = any(job.outage_since and not job.held for job in model.jobs)
     lights = {
         "right": Light.BAD if wrong else _warn(metrics.total("dead_letter_rows_total") or _unequal(model)),
         "fresh": Light.OK if delay is None else delay.light,

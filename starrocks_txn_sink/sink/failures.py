@@ -349,12 +349,13 @@ def wait_out(
     Raises the last error if it is no outage, once the time has `expired`, and once the query is `stopped`. Before
     StarRocks has `served` the job only missing backends are waited for: another outage is probably a wrong address.
 
-    Emits `outage.met` for each failed try, `outage.waiting` for the first one and then about every LOG_SECONDS, and
-    `outage.ended`: all with `place` and the `seconds` since the first failure, the first two also with the `code`.
+    Emits `outage.met` for each failed try, `outage.waiting` for the first one and then about every LOG_SECONDS, in its
+    place `job.held` where a command holds the job, and `outage.ended`: all with `place` and the `seconds` since the
+    first failure, but for the last one also with the `code`.
     """
     clock = clock or SystemClock()
     rng = random.Random()
-    began, next_line = clock.monotonic(), 0.0
+    began, next_line, was_held = clock.monotonic(), 0.0, False
     for tries in itertools.count():
         outage = outage_of(failed)
         if outage is None or not (served() or names_backends(failed)) or expired() or stopped():
@@ -362,9 +363,10 @@ def wait_out(
         code, report = outage
         fields = {**place, "code": code, "seconds": clock.monotonic() - began}
         emit(Event("outage.met", {**fields, "report": report}))
-        if fields["seconds"] >= next_line:
-            emit(Event("outage.waiting", fields))
-            next_line = fields["seconds"] + LOG_SECONDS
+        held = code == errors.JobHeld.code
+        if fields["seconds"] >= next_line or held is not was_held:
+            emit(Event("job.held" if held else "outage.waiting", fields))
+            next_line, was_held = fields["seconds"] + LOG_SECONDS, held
         pause = Deadline.after(_BACKOFF.seconds(tries, rng), clock)
         while not pause.expired():
             clock.sleep(min(_SLICE, pause.remaining()))

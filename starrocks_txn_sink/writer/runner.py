@@ -20,7 +20,7 @@ from starrocks_txn_sink.coordinator import model
 from starrocks_txn_sink.coordinator.lane import Lane, LaneAction
 from starrocks_txn_sink.coordinator.model import Segment
 from starrocks_txn_sink.coordinator.ownership import Ownership
-from starrocks_txn_sink.errors import DeadlineExceeded, OutcomeUnknown, StarRocksSinkError
+from starrocks_txn_sink.errors import DeadlineExceeded, JobHeld, OutcomeUnknown, StarRocksSinkError
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol import label as protocol
 from starrocks_txn_sink.protocol.label import Aborted, Label, Ledger, RetryPolicy, Steps, Unknown, run
@@ -333,10 +333,14 @@ _STEP_LINES: Final = {"step.completed": "step.ended", "step.failed": "step.faile
 
 
 def log_steps(log: Listener) -> Listener:
-    """A listener that has `log` write a line for the end of each step; requests get no line."""
+    """A listener that has `log` write a line for the end of each step; requests get no line.
+
+    A check that finds the job held is no failure: the driver says so (`job.held`).
+    """
 
     def write(event: Event) -> None:
         if event.name in _STEP_LINES:
-            log(Event(_STEP_LINES[event.name], event.fields))
+            held = event.fields.get("code") == JobHeld.code
+            log(Event("step.ended" if held else _STEP_LINES[event.name], event.fields))
 
     return write

@@ -74,6 +74,23 @@ def test_the_last_proof_is_a_line_of_the_first_row(screen: Screen, metrics: Metr
     expect(page.locator("#right .none")).to_have_count(2)
 
 
+def test_a_hold_is_a_pause_in_the_sentence_and_no_failure(
+    screen: Screen, metrics: MetricsServer, pipeline: Pipeline
+) -> None:
+    pipeline.run(5)
+    pipeline.hold()
+    pipeline.clock.advance(12)
+    page = screen.open(metrics.url)
+    said = "A command (verify or resync) has held the job for 12 s; it goes on by itself."
+    expect(page.locator("#sentence")).to_have_text(said)
+    for row, light in (("fresh", "warn"), ("anatomy", "ok"), ("errors", "ok")):
+        expect(page.locator(f"#{row}")).to_have_attribute("data-light", light)
+    expect(page.locator("#transactions tbody tr")).to_have_count(5)
+    pipeline.commit()
+    refresh(page)
+    expect(page.locator("#sentence")).to_have_text("Committed 0.0 s ago; nothing in doubt.")
+
+
 def test_the_first_snapshot_is_told_table_by_table_until_it_is_over(screen: Screen, metrics: MetricsServer) -> None:
     page = screen.open(metrics.url)
     fields = {"job": "j", "tables": 2, "over": 1, "text": "1 of 2 tables", "tables_over": ["public.orders"]}

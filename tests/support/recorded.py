@@ -65,6 +65,11 @@ class Pipeline:
         report = LaneReport(JOB, 0, self.batch, cost=cost, trouble=trouble)
         self._tell("batch.failed", job=JOB, batch_id=self.batch, seconds=1.4, code=code, report=report)
 
+    def hold(self) -> None:
+        """A command holds the job, whose micro-batch waits."""
+        self._start()
+        self._tell("outage.met", job=JOB, batch_id=self.batch, code="job_held", seconds=0.0, report=None)
+
     def violate(self) -> None:
         self._tell("integrity.violated", kind="torn")
 

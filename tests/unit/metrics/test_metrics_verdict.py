@@ -157,6 +157,24 @@ def test_an_outage_is_a_pause_that_everybody_sees() -> None:
     assert (feed.ready, feed.value("outage_start_timestamp_seconds")) == (True, 0)
 
 
+def test_a_hold_is_a_pause_and_no_failure() -> None:
+    feed = MetricsFeed()
+    feed.batch(0, receipt(feed))
+    feed.tell("batch.started", job="shop", batch_id=1, lanes=1, query="q")
+    feed.tell("outage.met", job="shop", batch_id=1, code="job_held", seconds=0.0, report=None)
+    feed.clock.advance(20)
+    assert feed.sentence == "A command (verify or resync) has held the job for 20 s; it goes on by itself."
+    reason = readiness(feed.model, feed.clock.wall(), LIMIT).reason
+    assert reason == "Job shop is held by a command for 20 s."
+    assert feed.value("errors_total", "job_held") == 0
+    assert {entry["outcome"] for entry in feed.model.recent} == {"committed"}
+    assert lights(feed.model, feed.clock.wall(), LIMIT)["errors"] is Light.OK
+    feed.clock.advance(500)
+    assert feed.light is Light.WARN
+    feed.tell("outage.met", job="shop", batch_id=1, code="not_sent", seconds=520.0, report=None)
+    assert feed.sentence.startswith("Waiting for StarRocks")
+
+
 def test_a_job_that_waits_does_not_hide_another_one_that_has_failed() -> None:
     feed = MetricsFeed()
     feed.batch(0, receipt(feed))

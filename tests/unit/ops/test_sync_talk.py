@@ -49,6 +49,8 @@ def test_a_log_gets_whole_lines_with_rate_lag_and_last_commit() -> None:
         told.commit(500, dead=3)
         told.tell("query.progressed", progress=QueryProgress(lags={"0": 7, "1": 10}))
         told.tell("snapshot.progressed", text="3 of 5 tables", tables=5, over=3, unknown=0)
+        told.tell("job.held", code="job_held")
+        told.tell("outage.ended")
         told.tell("outage.waiting", code="server_unreachable")
         told.clock.sleep(2)
         told.talk.renew()
@@ -59,6 +61,7 @@ def test_a_log_gets_whole_lines_with_rate_lag_and_last_commit() -> None:
     assert told.text.splitlines() == [
         "sync: running, 4 tables",
         "sync: 0 rows/s, no commit yet, 0 rows in 0 commits",
+        "sync: a command holds the job (job_held); it goes on by itself",
         "sync: waiting: server_unreachable, 3 rows are dead letters, snapshot: 3 of 5 tables, 2,000 of about 2,017 rows"
         ", 200 rows/s, 17 messages behind, last commit 2.0 s ago, 2,000 rows in 2 commits",
         "sync: 3 rows are dead letters, 0 rows/s, 17 messages behind, last commit 1 min 42 s ago, "

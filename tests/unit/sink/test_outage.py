@@ -16,6 +16,7 @@ from starrocks_txn_sink.errors import (
     DeadlineExceeded,
     Fenced,
     InputError,
+    JobHeld,
     LoadFailed,
     NoBackend,
     NotSent,
@@ -110,6 +111,17 @@ def test_before_a_job_was_served_only_missing_backends_are_waited_for() -> None:
         waiter.run(served=lambda: False)
     assert (waiter.tries, len(waiter.named("outage.met"))) == (4, 3)
     assert {fields["code"] for fields in waiter.named("outage.waiting")} == {"no_backend"}
+
+
+def test_a_hold_is_told_as_what_it_is() -> None:
+    waiter = Waited(JobHeld("held"), JobHeld("held"), QueryFailed("gone"), QueryFailed("gone"))
+    waiter.run()
+    assert [event.name for event in waiter.events if event.name != "outage.met"] == [
+        "job.held",
+        "outage.waiting",
+        "outage.ended",
+    ]
+    assert [fields["code"] for fields in waiter.named("job.held")] == ["job_held"]
 
 
 def test_no_try_begins_after_the_deadline() -> None:
