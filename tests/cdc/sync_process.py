@@ -21,6 +21,8 @@ _SPARK = {
     "spark.driver.memory": "700m",
     "spark.python.authenticate.socketTimeout": "120s",
 }
+_DAEMONS = {"pyspark.daemon", "starrocks_txn_sink.writer.daemon"}
+"""Spark's own and that of `recommended_conf`, which `sync` has; workers are forks of it."""
 
 
 class SyncProcess:
@@ -69,11 +71,11 @@ class SyncProcess:
         self._process.wait(20)
 
     def kill_workers(self) -> int:
-        """`kill -9` of the Python processes of tasks; how many there were."""
+        """`kill -9` of the Python processes of tasks; how many there were: none before the first lane has run."""
         killed = 0
         for process in self._tree():
             with suppress(psutil.NoSuchProcess):
-                if "pyspark.daemon" in " ".join(process.cmdline()):
+                if _DAEMONS & {*process.cmdline()}:
                     process.kill()
                     killed += 1
         return killed

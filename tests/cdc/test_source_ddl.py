@@ -89,6 +89,7 @@ checkpoint = "{self.folder / "checkpoint"}"
         )
         self.process: SyncProcess | None = None
         self.helped: list[str] = []
+        self.workers_killed = 0
 
     def create(self) -> None:
         """The tables, as the command makes them at its start."""
@@ -152,7 +153,7 @@ checkpoint = "{self.folder / "checkpoint"}"
         """`kill -9`."""
         assert self.process is not None
         if what == "workers":
-            self.process.kill_workers()
+            self.workers_killed += self.process.kill_workers()
         elif what == "driver":
             self.process.kill()
             self.start()
@@ -271,6 +272,7 @@ def test_starrocks_follows_a_source_whose_tables_change(
             assert "hidden" not in str(target.columns())
             assert needles(target.folder) == []
             assert len(target.helped) >= {"apply": 2, "fail": 9, "ignore": 5}[target.setting], target.helped
+        assert sum(target.workers_killed for target in targets), "no crash has met a worker"
         masked = starrocks.ask("SELECT secret FROM shop_apply.t_widen_masked LIMIT 1")
         assert re.fullmatch("[0-9a-f]{64}", masked[0][0])
         assert needles(tmp_path / "starrocks") == []
