@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +20,9 @@ from starrocks_txn_sink.rows import columns as names
 from starrocks_txn_sink.sink.assembly import Assembly
 from starrocks_txn_sink.sink.batch_events import BatchOrigin
 from starrocks_txn_sink.sink.checkpoint import FOLDER
+from starrocks_txn_sink.sink.driver_lane import run_here
 from starrocks_txn_sink.sink.frame_rows import FrameRows
-from starrocks_txn_sink.sink.input import InputMemory, OpenInput
+from starrocks_txn_sink.sink.input import InputMemory, OpenInput, RunTasks
 from starrocks_txn_sink.sink.lane_plan import LanePlan
 from starrocks_txn_sink.sink.session import Session
 from starrocks_txn_sink.sink.typed.arrow import ArrowRoute
@@ -36,7 +37,6 @@ from starrocks_txn_sink.sources.formats.raw_format import (
     is_placed,
 )
 from starrocks_txn_sink.telemetry import Event
-from starrocks_txn_sink.writer.messages import Message, decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +96,10 @@ class CollectedInput:
     def open(self, terms: TableTerms, plan: LanePlan, memory: InputMemory) -> OpenInput:  # noqa: ARG002
         """See Input."""
         if self.assembly is None:
-            return OpenInput(self._run_on(self._rows(terms)), named=not terms.routes)
+            return OpenInput(_run_on(self._rows(terms)), named=not terms.routes)
         lines = self.assembly.lines
         assert lines is not None
-        return OpenInput(self._run_on(_events(self.batches, lines)), lines)
+        return OpenInput(_run_on(_events(self.batches, lines)), lines)
 
     def _rows(self, terms: TableTerms) -> list[pa.RecordBatch]:
         rows = FrameRows(terms.encoder, ArrowRoute.of(terms, self.schema) if terms.routes else None)
@@ -110,12 +110,9 @@ class CollectedInput:
                 first += batch.num_rows
         return batches
 
-    @staticmethod
-    def _run_on(batches: Sequence[pa.RecordBatch]) -> Callable[[Any, int], list[Message]]:
-        def run(task: Any, _: int) -> list[Message]:
-            return [decode(text) for batch in task(iter(batches)) for text in batch.column(0).to_pylist()]
 
-        return run
+def _run_on(batches: Sequence[pa.RecordBatch]) -> RunTasks:
+    return lambda task, _: run_here(task, batches)
 
 
 def local_folder(location: str) -> str | None:

@@ -7,10 +7,11 @@ from typing import Any, Final
 
 from starrocks_txn_sink.rows.columns import EVENT_TIME
 from starrocks_txn_sink.sink import projection
+from starrocks_txn_sink.sink.driver_lane import run_beside
 from starrocks_txn_sink.sink.events_input import EventsInput
 from starrocks_txn_sink.sink.input import InputMemory, OpenInput
 from starrocks_txn_sink.sink.lane_plan import LanePlan
-from starrocks_txn_sink.sink.spark_jobs import context_of, run_without_input
+from starrocks_txn_sink.sink.spark_jobs import context_of, has_local_tasks, run_without_input
 from starrocks_txn_sink.sink.typed.terms import TableTerms
 from starrocks_txn_sink.sources.formats.raw_format import MESSAGE_KEY, POSITION, SOURCE_PARTITION
 from starrocks_txn_sink.sources.kafka.spark_reader import KafkaSource
@@ -21,6 +22,9 @@ _LANE_BYTES: Final = 4 << 20
 
 One more lane costs a job about 50 ms, in which a lane writes this much, and 2 CPU seconds once, for its process.
 """
+
+_DRIVER_BYTES: Final = 32 << 20
+"""The most payload for a lane in the driver's process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,9 @@ class KafkaInput(EventsInput):
             minimum = 1 if terms.options.lanes is not None else round(_LANE_BYTES / memory.row_bytes)
             planned = source.plan(self.frame, plan.tasks, max(1, minimum), topic_names=memory.topic_names)
             if planned.lanes:
-                return OpenInput(self._run, self.assembly.lines, planned)
+                is_small = planned.offsets * memory.row_bytes <= _DRIVER_BYTES
+                here = len(planned.lanes) == 1 and is_small and has_local_tasks(self.spark)
+                return OpenInput(self._run_here if here else self._run, self.assembly.lines, planned)
         return EventsInput.open(self, terms, plan, memory)
 
     def _source(self) -> KafkaSource | None:
@@ -54,3 +60,8 @@ class KafkaInput(EventsInput):
     def _run(self, task: Any, lanes: int) -> list[Message]:
         """One Spark task a lane, without a row."""
         return [decode(text) for text in run_without_input(context_of(self.spark), task, lanes)]
+
+    def _run_here(self, task: Any, lanes: int) -> list[Message]:
+        """The only lane, in this process if no other one runs here."""
+        messages = run_beside(task, self.spark)
+        return self._run(task, lanes) if messages is None else messages

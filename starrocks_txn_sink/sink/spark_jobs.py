@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 import secrets
 import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from functools import partial
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -26,6 +28,10 @@ from starrocks_txn_sink.spark_version import query_of_batch, running_query
 _SLOTS_SECONDS: Final = 10.0  # executors come and go slowly, and each question is eight calls of the JVM
 
 
+CANCELLED: ContextVar[threading.Event] = ContextVar("CANCELLED")
+"""Set when `SparkJobs.cancel` ends the write of this thread, for a lane that is no Spark job (`sink.driver_lane`)."""
+
+
 class SparkJobs:
     """The sink's Spark jobs; `running` counts the micro-batches being written. Thread-safe; pickled empty."""
 
@@ -33,6 +39,7 @@ class SparkJobs:
         self._tag = f"starrocks-txn-sink-{secrets.token_hex(8)}"
         self._guard = threading.Lock()
         self._context: Any = None
+        self._cancelled: set[threading.Event] = set()  # of the running writes
         self.running = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -41,9 +48,11 @@ class SparkJobs:
     @contextlib.contextmanager
     def tag(self, spark: SparkSession | None) -> Iterator[None]:
         """Tag the jobs that this thread starts inside, so that `cancel` finds them."""
-        context = context_of(spark)
+        context, cancelled = context_of(spark), threading.Event()
+        before = CANCELLED.set(cancelled)
         with self._guard:
             self._context = context
+            self._cancelled.add(cancelled)
             self.running += 1
         if context is not None:
             context.addJobTag(self._tag)
@@ -51,13 +60,18 @@ class SparkJobs:
             yield
         finally:
             with self._guard:
+                self._cancelled.discard(cancelled)
                 self.running -= 1
+            CANCELLED.reset(before)
             if context is not None:
                 with contextlib.suppress(Exception):  # if the JVM has ended, the error from inside counts
                     context.removeJobTag(self._tag)
 
     def cancel(self) -> None:
-        """Have Spark end the sink's jobs, if it can be reached; never raises."""
+        """End the sink's lanes: Spark its jobs, if it can be reached; never raises."""
+        with self._guard:
+            for cancelled in self._cancelled:
+                cancelled.set()
         if self._context is not None:
             with contextlib.suppress(Exception):
                 self._context.cancelJobsWithTag(self._tag)
@@ -78,6 +92,15 @@ def driver_addresses(spark: SparkSession | None) -> tuple[str, str, str]:
         host = settings.get("spark.driver.host", here) or here
         bind = settings.get("spark.driver.bindAddress", "") or ""
     return master, host, bind or host
+
+
+def has_local_tasks(spark: SparkSession | None) -> bool:
+    """Whether Spark's master is `local`: its tasks run on the driver's machine, and no cluster runs them again."""
+    context = context_of(spark)
+    return context is not None and _LOCAL.fullmatch(context.master) is not None
+
+
+_LOCAL: Final = re.compile(r"local(\[[^]]*])?")  # not `local-cluster`, whose executors are processes of their own
 
 
 class TaskSlots:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -245,12 +245,13 @@ class LaneAssembler(InputStage):
             compare=assembly.compare,
         )
         self._small = False
+        self._reading = contextlib.ExitStack()
 
     def read(self, batches: Iterator[pa.RecordBatch], deadline: Deadline) -> Iterator[pa.RecordBatch]:
         if self._ranges is None:
             return batches
         deque(batches, maxlen=0)  # Spark ends a worker that leaves rows behind, and the Kafka consumer with it
-        return _read_kafka(self._ranges, deadline)
+        return self._reading.enter_context(contextlib.closing(_read_kafka(self._ranges, deadline)))
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows of ended source transactions, in the form that the lane reads.
@@ -329,13 +330,14 @@ class LaneAssembler(InputStage):
         return replace(share, partitions=tuple(sorted(self._assembler.names.union(share.partitions))))
 
     def close(self) -> None:
-        """Close the files with rows of open source transactions, and delete those that only this lane needs."""
+        """Give up reading, close the files with rows of open source transactions, delete those only this lane needs."""
+        self._reading.close()
         self._storage.close()
         if self._scratch is not None:
             self._scratch.cleanup()
 
 
-def _read_kafka(ranges: OffsetRanges, deadline: Deadline) -> Iterator[pa.RecordBatch]:
+def _read_kafka(ranges: OffsetRanges, deadline: Deadline) -> Generator[pa.RecordBatch, None, None]:
     try:
         from starrocks_txn_sink.sources.kafka.ranges import read_values  # confluent-kafka is an extra
     except ImportError:

@@ -66,9 +66,9 @@ class SparkLane:
     task: LaneTask
     rows: LaneInput = ReadyRows()  # noqa: RUF009 - frozen
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, batches: Iterator[pa.RecordBatch], clock: Clock | None = None) -> Iterator[pa.RecordBatch]:
         """Load the rows of `batches`; yields rows of `messages.MESSAGES`: the lane's share, then its report."""
-        yield messages.message_batch(self.run(batches, worker.Attempt.current()))
+        yield messages.message_batch(self.run(batches, worker.Attempt.current(), clock))
 
     def run(
         self, batches: Iterable[pa.RecordBatch], attempt: worker.Attempt, clock: Clock | None = None

@@ -19,6 +19,7 @@ import ctypes
 import gc
 import hashlib
 import io
+import itertools
 import mmap
 import os
 import pickle
@@ -50,6 +51,9 @@ from starrocks_txn_sink.writer.runner import DaemonThreadPool
 _MAX_CACHED = 2  # the options change with a table's columns; two queries may take turns in one worker
 
 
+_OUTSIDE: Final = itertools.count(1 << 40)  # attempts outside of Spark's tasks, whose numbers never get there
+
+
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """One try at a lane; `number` is unique in the Spark application, and `retry` says whether an earlier try ran.
@@ -64,10 +68,10 @@ class Attempt:
 
     @classmethod
     def current(cls) -> Attempt:
-        """The attempt of the running task, as far as PySpark knows it; outside of Spark a first attempt."""
+        """The attempt of the running task, as far as PySpark knows it; outside of Spark's tasks a first attempt."""
         context = TaskContext.get()
         if context is None:
-            return cls(0, 0, False)
+            return cls(0, next(_OUTSIDE), False)
         retry = context.attemptNumber() > 0
         return cls(context.partitionId(), context.taskAttemptId(), retry, context.stageId())
 

@@ -14,7 +14,7 @@ from starrocks_txn_sink.errors import DeadlineExceeded, SourceChanged, SourceDam
 from starrocks_txn_sink.sources.kafka import consumer as consumers
 from starrocks_txn_sink.sources.kafka.offsets import KafkaPartition
 from starrocks_txn_sink.sources.kafka.options import client_config
-from starrocks_txn_sink.sources.kafka.ranges import OffsetRanges, consumer_of, read_ranges
+from starrocks_txn_sink.sources.kafka.ranges import OffsetRanges, close_consumers, leased_consumer, read_ranges
 from tests.kafka.broker import Broker
 
 pytestmark = pytest.mark.timeout(300)
@@ -28,7 +28,7 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     elif not is_available():
         pytest.skip("this installation has no compiled loop")
     yield getattr(consumers, request.param)
-    consumer_of({"bootstrap.servers": "127.0.0.1:1", "group.id": "other", "log_level": 2})  # closes the test's own
+    close_consumers()
 
 
 def config(servers: str, **changes: Any) -> Mapping[str, Any]:
@@ -75,7 +75,8 @@ def test_rows_of_several_topics_with_their_places_keys_and_times(broker: Broker,
     expected += [(1, 0, n, T0 + n, None if n % 2 else b"k%d" % n, b"%d" % n) for n in range(100, 400)]
     assert read(broker, ranges) == expected
     assert read(broker, {(topics[0], 1): (0, 1)}) == [(0, 1, 0, T0, b"k0", b"a")]  # the same consumer again
-    assert type(consumer_of(config(broker.servers))) is kind
+    with leased_consumer(config(broker.servers)) as consumer:
+        assert type(consumer) is kind
 
 
 def test_the_marker_of_a_kafka_transaction_is_no_row_and_ends_the_range(broker: Broker, topics: list[str]) -> None:
@@ -119,5 +120,5 @@ def test_a_broker_that_is_away_is_waited_for_up_to_the_patience() -> None:
 
 @pytest.mark.parametrize("setting", [{"nonsense": "1"}, {"security.protocol": "nonsense"}, {"fetch.wait.max.ms": "x"}])
 def test_a_setting_that_librdkafka_refuses_is_named(setting: dict[str, str]) -> None:
-    with pytest.raises(KafkaException, match=next(iter(setting))):
-        consumer_of(config("127.0.0.1:1", **setting))
+    with pytest.raises(KafkaException, match=next(iter(setting))), leased_consumer(config("127.0.0.1:1", **setting)):
+        pytest.fail("it was opened")

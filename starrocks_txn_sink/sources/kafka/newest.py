@@ -9,7 +9,7 @@ import numpy as np
 
 from starrocks_txn_sink.clock import Deadline, SystemClock
 from starrocks_txn_sink.sources.kafka.admin import KafkaAdmin
-from starrocks_txn_sink.sources.kafka.ranges import OffsetRanges, close_consumer, read_ranges
+from starrocks_txn_sink.sources.kafka.ranges import OffsetRanges, close_consumers, read_ranges
 
 MOST: Final = 20
 """Messages of each partition: the newest ones may be tombstones."""
@@ -51,6 +51,6 @@ def newest_messages(
             keys = rows.keys.to_pylist() if rows.keys is not None else [None] * len(rows.times)
             messages += zip(np.asarray(rows.times).tolist(), keys, rows.values.to_pylist(), strict=True)
     finally:
-        close_consumer()
+        close_consumers()
     messages.sort(key=lambda message: message[0])  # those of one millisecond stay in their order
     return ((key, value) for _, key, value in reversed(messages))

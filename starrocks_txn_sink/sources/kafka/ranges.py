@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import json
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -90,52 +93,69 @@ class OffsetRanges:
         return f"{topic}-{number}" if self.topic_names else str(number)
 
 
-# At most one consumer: a worker process reads for one query at a time, mostly the same query.
-_consumers: dict[str, Consumer] = {}
+_MOST_IDLE: Final = 2  # two queries may take turns in one process
+_idle: list[tuple[str, Consumer]] = []  # by configuration; those used last come last
+_guard = threading.Lock()
 
 
-def consumer_of(config: Mapping[str, Any]) -> Consumer:
-    """This process's consumer; closes a consumer with another configuration first."""
+@contextmanager
+def leased_consumer(config: Mapping[str, Any]) -> Iterator[Consumer]:
+    """A consumer of this process that nobody else uses meanwhile, from an earlier block or new. Thread-safe.
+
+    It reads nothing at the block's end.
+    """
     name = json.dumps(dict(config), sort_keys=True)
-    if name not in _consumers:
-        close_consumer()
-        _consumers[name] = open_consumer(config)
-    return _consumers[name]
+    with _guard:
+        place = next((place for place, (known, _) in enumerate(_idle) if known == name), None)
+        consumer = None if place is None else _idle.pop(place)[1]
+    if consumer is None:
+        consumer = open_consumer(config)
+    try:
+        yield consumer
+    finally:
+        consumer.assign({})
+        with _guard:
+            _idle.append((name, consumer))
+        close_consumers(_MOST_IDLE)
 
 
-def close_consumer() -> None:
-    """Close this process's consumer, if there is one."""
-    while _consumers:
-        _consumers.popitem()[1].close()
+def close_consumers(limit: int = 0) -> None:
+    """Close this process's consumers that nobody uses, the longest unused first, but for `limit`."""
+    with _guard:
+        unused = _idle[: max(0, len(_idle) - limit)]
+        del _idle[: len(unused)]
+    for _, consumer in unused:
+        consumer.close()
+
+
+atexit.register(close_consumers)  # no thread of librdkafka may run on while the process takes its libraries down
 
 
 def read_ranges(part: OffsetRanges, deadline: Deadline | None = None, clock: Clock | None = None) -> Iterator[Rows]:
-    """The rows of the ranges with this process's consumer; errors as of `polls`.
+    """The rows of the ranges with a consumer of this process; errors as of `polls`.
 
     Reads a damaged record batch once more, with a fresh consumer: it may have been damaged on the way.
     """
     clock, unfinished = clock or SystemClock(), UnfinishedPartitions(part)
     tried_places, partitions_left = set[object](), unfinished.left + 1
     while unfinished.ends:
-        consumer = consumer_of(part.config)
-        consumer.assign(unfinished.starts)
-        try:
-            yield from polls(consumer, unfinished, clock, deadline)
-        except SourceDamaged as damaged:
-            place = tuple(sorted(damaged.context.items()))
-            if (
-                place in tried_places or unfinished.left == partitions_left
-            ):  # without progress even another place is the same damage
-                raise
-            tried_places.add(place)
-            partitions_left = unfinished.left
-        finally:
-            consumer.assign({})
+        with leased_consumer(part.config) as consumer:
+            consumer.assign(unfinished.starts)
+            try:
+                yield from polls(consumer, unfinished, clock, deadline)
+            except SourceDamaged as damaged:
+                place = tuple(sorted(damaged.context.items()))
+                if (
+                    place in tried_places or unfinished.left == partitions_left
+                ):  # without progress even another place is the same damage
+                    raise
+                tried_places.add(place)
+                partitions_left = unfinished.left
         if unfinished.ends:
-            close_consumer()
+            close_consumers()
 
 
-def read_values(part: OffsetRanges, deadline: Deadline | None = None) -> Iterator[pa.RecordBatch]:
+def read_values(part: OffsetRanges, deadline: Deadline | None = None) -> Generator[pa.RecordBatch, None, None]:
     """The `columns` of the rows of a lane that parses, and with `time` event_time in µs.
 
     Rows of a partition come in the order of their offsets. Errors as of `polls`.

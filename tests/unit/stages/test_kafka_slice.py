@@ -208,14 +208,14 @@ class Reading:
             return Watched(cast(Any, Scripted(iter(next(scripts)), clock)), self.starts)
 
         self.monkeypatch.setattr(ranges, "open_consumer", opened)
-        ranges.close_consumer()
+        ranges.close_consumers()
         part = Slice(wanted_ranges, 5.0, {})
         try:
             rows = collect(part, read_ranges(part, clock=clock))
             self.topics = rows["topic"].to_pylist()
             return places(rows)
         finally:
-            ranges.close_consumer()
+            ranges.close_consumers()
 
 
 class Watched(ObjectConsumer):

@@ -186,7 +186,7 @@ def test_a_lane_that_reads_kafka_reads_until_its_deadline(monkeypatch: pytest.Mo
 
     def read(_: OffsetRanges, deadline: Deadline) -> Iterator[pa.RecordBatch]:
         deadlines.append(deadline)
-        return iter(())
+        yield from ()
 
     monkeypatch.setattr(ranges, "read_values", read)
     options = SinkOptions(load_url="http://fe:8030", database="shop", delivery="at-least-once")
@@ -196,6 +196,28 @@ def test_a_lane_that_reads_kafka_reads_until_its_deadline(monkeypatch: pytest.Mo
     list(SparkLane(lane, AssemblySpec(*rules, lines=TxnEventLines(), ranges=[part]))(iter(())))
     RESOURCES.close()
     assert 0 < deadlines[0].remaining() <= 7.0
+
+
+def test_a_lane_that_fails_gives_its_consumer_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while the error, and the frames in its traceback, are still there."""
+    ended: list[bool] = []
+
+    def read(*_: object) -> Iterator[pa.RecordBatch]:
+        try:
+            while True:
+                yield values([event("a", 1, "DATA")])
+        finally:
+            ended.append(True)
+
+    monkeypatch.setattr(ranges, "read_values", read)
+    rules = IncrementalAssembler, Policy(), PayloadEncoder("shop"), 0.0, MemoryDirectory(), "000001-e-0"
+    part = OffsetRanges({("t", 0): (0, 1)}, 120.0, {})
+    opened = AssemblySpec(*rules, lines=TxnEventLines(), ranges=[part]).open(Attempt(0, 0, False))
+    rows = opened.read(iter(()), Deadline.after(7.0, ManualClock()))
+    next(rows)
+    assert not ended
+    opened.close()
+    assert ended
 
 
 def test_rows_that_come_after_the_deadline_end_the_lane() -> None:

@@ -125,7 +125,7 @@ def written(
     """Whether the lane has stopped, the ids of its rows, and what it hands on."""
     settings, reading, batches = of
     own = isinstance(reading, AssemblySpec) and bool(reading.ranges)
-    monkeypatch.setattr(ranges, "read_values", lambda *_: iter(batches))
+    monkeypatch.setattr(ranges, "read_values", lambda *_: (batch for batch in batches))
     monkeypatch.setattr(verified, "_PIECE_BYTES", 1)  # else a few rows of Debezium's go on together
     monkeypatch.setattr(payload, "_BATCH_BYTES", 1)
     messages = SparkLane(replace(TASK, **settings), reading).run([] if own else batches, Attempt(0, 1, False))

@@ -21,7 +21,7 @@ from starrocks_txn_sink.errors import NotSent
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.protocol.wire import Operation, Reply, Request, Status
 from starrocks_txn_sink.writer.runner import DaemonThreadPool
-from starrocks_txn_sink.writer.worker import ResourceCache, WorkerResources, settle_memory, settle_process
+from starrocks_txn_sink.writer.worker import Attempt, ResourceCache, WorkerResources, settle_memory, settle_process
 from tests.support.http_peer import Peer
 from tests.support.waiting import wait_until
 
@@ -113,6 +113,13 @@ def test_the_threads_of_a_task_share_two_arenas_unless_the_user_has_chosen(chose
     command = [sys.executable, "-c", _ARENAS]
     ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=240, env=environment)
     assert int(ended.stdout) == arenas
+
+
+def test_outside_of_a_task_each_attempt_is_another_one_and_none_of_sparks() -> None:
+    first, second = Attempt.current(), Attempt.current()
+    assert first.number != second.number
+    assert min(first.number, second.number) > 1 << 32
+    assert (first.lane, first.retry, first.stage) == (0, False, None)
 
 
 # --- resources ---
