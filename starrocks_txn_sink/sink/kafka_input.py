@@ -23,8 +23,12 @@ _LANE_BYTES: Final = 4 << 20
 One more lane costs a job about 50 ms, in which a lane writes this much, and 2 CPU seconds once, for its process.
 """
 
-_DRIVER_BYTES: Final = 32 << 20
-"""The most payload for a lane in the driver's process."""
+_DRIVER_BYTES: Final = 2 * _LANE_BYTES
+"""The most payload for a lane in the driver's process: from there on two lanes would be worth their tasks.
+
+It bounds what the driver's memory keeps of a lane. At full speed a worker is also better off with its own settings for
+memory (`writer.worker`), which are not for a process that is the user's.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,12 @@ def test_more_of_anything_is_for_sparks_tasks(master: str, lanes: tuple[int, ...
 def test_a_lane_is_a_task_while_another_one_runs_in_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[Any] = []
     monkeypatch.setattr(kafka_input, "run_beside", lambda *_: None)
-    monkeypatch.setattr(kafka_input, "run_without_input", lambda _, lane, lanes: ran.append((lane, lanes)) or [])
+
+    def run_tasks(_: Any, lane: Any, lanes: int) -> list[str]:
+        ran.append((lane, lanes))
+        return []
+
+    monkeypatch.setattr(kafka_input, "run_without_input", run_tasks)
     lane = object()
     assert opened(source("local[2]"), 10)(lane, 1) == []
     assert ran == [(lane, 1)]
