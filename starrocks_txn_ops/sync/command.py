@@ -118,11 +118,20 @@ def session(sync: Sync) -> SparkSession:
     """Spark's session: that of spark-submit, or a local one with Spark's Kafka source."""
     from pyspark.sql import SparkSession
 
+    from starrocks_txn_ops.sync import own_jars
+
     local = _SUBMITTED not in os.environ and master_of(sync).startswith("local")
     if local:
         # Spark would take the python3 of PATH, which has no sink where nobody has activated the environment.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    return SparkSession.builder.config(map=session_settings(sync, local=local)).getOrCreate()
+    settings = session_settings(sync, local=local)
+    packages = settings.get(own_jars.PACKAGES)
+    jars = own_jars.kept(settings) if packages else ""
+    known = {name: value for name, value in settings.items() if name != own_jars.PACKAGES} | {own_jars.JARS: jars}
+    spark = SparkSession.builder.config(map=known if jars else settings).getOrCreate()
+    if packages and not jars:
+        own_jars.keep(settings, spark.conf.get(own_jars.JARS, "") or "")
+    return spark
 
 
 def session_settings(sync: Sync, *, local: bool) -> dict[str, bool | float | int | str | None]:
