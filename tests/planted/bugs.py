@@ -282,8 +282,8 @@ BUGS = (
         "order",
         "the END of a repeat that went with its release is not settled",
         "assembler/verified/rules.py",
-        "np.flatnonzero(repeated & v.has_status(self.table, v.END))",
-        "np.flatnonzero(repeated & v.has_status(self.table, v.BEGIN))",
+        "np.flatnonzero(repeated & self.tally.is_end)",
+        "np.flatnonzero(repeated & ~self.tally.opening)",
         "assembler/test_new_sources.py",
     ),
     PlantedBug(

@@ -16,6 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from starrocks_txn_sink.rows.segments import layout
+
+_HYPHEN: Final = ord("-")
 _HEX: Final = "[0-9a-fA-F]"
 _GTID: Final = (
     f"^(?P<server>{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}(?::[A-Za-z_][A-Za-z0-9_]*)?|[0-9]+-[0-9]+)"
@@ -67,12 +70,16 @@ class SeenGtids:
 
 def has_gtid(ids: pa.Array) -> Mask:
     """Mask of the transactions that have a GTID."""
+    if not _have_hyphens(ids):
+        return np.zeros(len(ids), dtype=bool)
     mask: Mask = pc.fill_null(pc.match_substring_regex(ids, _GTID), False).to_numpy(zero_copy_only=False)
     return mask
 
 
 def by_server(ids: pa.Array) -> Sequence[tuple[str, npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
     """Of each server: its name, the places of its transactions in `ids`, and their numbers."""
+    if not _have_hyphens(ids):
+        return ()
     parts = pc.extract_regex(ids, _GTID)
     places = np.flatnonzero(pc.fill_null(parts.is_valid(), False).to_numpy(zero_copy_only=False))
     if not len(places):
@@ -85,6 +92,12 @@ def by_server(ids: pa.Array) -> Sequence[tuple[str, npt.NDArray[np.int64], npt.N
         (name, places[codes == code], numbers[codes == code])
         for code, name in enumerate(servers.dictionary.to_pylist())
     ]
+
+
+def _have_hyphens(ids: pa.Array) -> bool:
+    """Whether any of the ids may be a GTID: PostgreSQL's are not, and a regular expression takes its time."""
+    bounds, data = layout(ids)
+    return bool((np.frombuffer(data, dtype=np.uint8)[bounds[0] : bounds[-1]] == _HYPHEN).any())
 
 
 def _joined(ranges: Ranges, numbers: npt.NDArray[np.int64]) -> Ranges:

@@ -100,11 +100,10 @@ class Settled:
 
     def and_more(self, ids: pa.Array, places: Indexes, most: int) -> Settled:
         """These and others with their ENDs' `places`, the newest `most` of them."""
-        before = zip(self.ids, np.frombuffer(self.places, np.uint32).tolist(), strict=True)
-        newest = dict(before) | dict(zip(ids.to_pylist(), _hashes(ids, places).tolist(), strict=True))
-        kept = list(newest.items())[-most:]
-        hashes = np.array([place for _, place in kept], dtype=np.uint32)
-        return replace(self, ids=tuple(txn_id for txn_id, _ in kept), places=hashes.tobytes())
+        newest = dict(zip(self.ids, np.frombuffer(self.places, np.uint32).tolist(), strict=True))
+        newest.update(zip(ids.to_pylist(), _hashes(ids, places).tolist(), strict=True))
+        hashes = np.fromiter(newest.values(), np.uint32, len(newest))[-most:]
+        return replace(self, ids=tuple(newest)[-most:], places=hashes.tobytes())
 
     def reaching(self, ids: pa.Array, times: Indexes, *, waits: bool) -> Settled:
         """These with the `times` of their ENDs; while one `waits` that may be older, each is for its id alone."""

@@ -179,7 +179,7 @@ class VerifiedAssembler:
         """Raise SourceChanged for a transaction with a known id, whose END was at another place, or below this one."""
         if not counts.known.any():
             return
-        ends = np.flatnonzero(v.has_status(table, v.END) & np.append(counts.known, False)[counts.code])
+        ends = np.flatnonzero(counts.is_end & np.append(counts.known, False)[counts.code])
         ids, places = table[model.TXN_ID].take(pa.array(ends)), integer_column(table, model.POSITION)[ends]
         ids = ids.combine_chunks()
         above = np.zeros(len(ends), dtype=bool)
@@ -373,7 +373,7 @@ class _JudgedEvents:
     @property
     def opening(self) -> Mask:
         """Mask of the events that open a transaction: rows and ENDs, but no BEGIN."""
-        return ~v.has_status(self.table, v.BEGIN)
+        return self.tally.opening
 
     def without(self, waiting: set[str]) -> _JudgedEvents:
         """The same, but the transactions `waiting` are no repeats yet."""
@@ -394,7 +394,7 @@ class _JudgedEvents:
         places = integer_column(self.table, model.POSITION)[self.tally.end[newest]]
         # A release takes its repeats with it: the END of one with rows is proved to be of this source by them.
         repeated = self.of(self.settled) & (integer_column(self.table, v.EVENT_COUNT) > 0)
-        ends = np.union1d(self.tally.end[self.settled], np.flatnonzero(repeated & v.has_status(self.table, v.END)))
+        ends = np.union1d(self.tally.end[self.settled], np.flatnonzero(repeated & self.tally.is_end))
         times = integer_column(self.table, v.TIMESTAMP)[ends]
         ends, times = ends[times != NOWHERE], times[times != NOWHERE]
         after = before.and_more(self.ids(newest), places, v.MAX_REMEMBERED)

@@ -8,6 +8,7 @@ complete if its deliveries prove it (`deliveries`).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -22,17 +23,21 @@ from starrocks_txn_sink.assembler.verified.gtids import has_gtid
 from starrocks_txn_sink.assembler.verified.parts import parts
 from starrocks_txn_sink.assembler.verified.repeats import Past, Settled, WithRows
 
+_FEW_PAIRS: Final = 8  # for each row
+
 
 @dataclass(frozen=True, slots=True)
 class Tally:
     """The transactions of a step, by number; of an id that is settled there may be several (`parts`).
 
-    `code`, `repeated`, `surplus` and `others` have an entry per event, `rows` one per row, all other arrays one per
-    transaction. The rows of transaction t are at the places `rows[first[t]:first[t + 1]]`.
+    `code`, `opening`, `is_end`, `repeated`, `surplus` and `others` have an entry per event, `rows` one per row, all
+    other arrays one per transaction. The rows of transaction t are at the places `rows[first[t]:first[t + 1]]`.
     """
 
     ids: pa.StringArray
     code: Indexes  # the event's transaction; -1: none, a row of a snapshot
+    opening: Mask  # events that open a transaction: rows and ENDs, but no BEGIN
+    is_end: Mask
     end: Indexes  # the place of the END that counts the rows; -1 without END
     commit: Indexes  # the sequence of the first END, because every delivery keeps the order of commits
     rows: Indexes  # the places of all rows, by (transaction, total_order), without copies
@@ -77,8 +82,7 @@ def tally(events: pa.Table, arrived_before: float, with_rows: WithRows, settled:
         end[transaction], expected[transaction] = delivery.end, len(delivery.rows)
     # Of the rows with one number the oldest comes first: it is kept, the others are its copies.
     times = integer_column(events, v.TIMESTAMP)
-    placed = np.flatnonzero(is_row & (orders > 0))
-    placed = placed[np.lexsort((times[placed], orders[placed], code[placed]))]
+    placed = _in_order(np.flatnonzero(is_row & (orders > 0)), code, orders, times)
     again = np.flatnonzero((np.diff(code[placed]) == 0) & (np.diff(orders[placed]) == 0)) + 1
     rows, copies, before = np.delete(placed, again), placed[again], placed[again - 1]
     same = same_rows(events, copies, before, with_rows)
@@ -121,10 +125,22 @@ def tally(events: pa.Table, arrived_before: float, with_rows: WithRows, settled:
     trusted = np.zeros(len(ids), dtype=bool)
     trusted[[transaction for transaction, delivery in joined.items() if delivery.trusted]] = True
     return Tally(
-        ids, code, end, commit, rows, first, count, repeated, surplus, conflict, unproven, expected, collections_agree,
-        whole, overdue & ~whole, position, foreign, others, trusted & whole, known, further,
+        ids, code, ~is_begin, is_end, end, commit, rows, first, count, repeated, surplus, conflict, unproven, expected,
+        collections_agree, whole, overdue & ~whole, position, foreign, others, trusted & whole, known, further,
         (int(code[undecided]), int(sequence[undecided])) if undecided >= 0 else None,
     )  # fmt: skip
+
+
+def _in_order(places: Indexes, code: Indexes, orders: Indexes, times: Indexes) -> Indexes:
+    """The places of rows by (transaction, total_order, time)."""
+    of_rows, numbers = code[places], orders[places] - 1
+    counts = np.bincount(of_rows)
+    slots = (np.cumsum(counts) - counts)[of_rows] + numbers
+    if (numbers < counts[of_rows]).all() and len(places) and (np.bincount(slots, minlength=len(places)) == 1).all():
+        in_order = np.empty_like(places)  # each transaction has its numbers once: no sort is needed
+        in_order[slots] = places
+        return in_order
+    return places[np.lexsort((times[places], numbers, of_rows))]
 
 
 def _are_consecutive(code: Indexes, orders: Indexes, first: Indexes, positions: Indexes) -> Mask:
@@ -155,9 +171,13 @@ def _collections_agree(events: pa.Table, code: Indexes, rows: Indexes, end: Inde
     encoded = events[v.COLLECTION].combine_chunks().dictionary_encode()
     names = encoded.dictionary
     width = len(names) + 1
-    pairs, counts = np.unique(
-        code[rows] * width + pc.fill_null(encoded.indices, len(names)).to_numpy()[rows], return_counts=True
-    )
+    of_rows = code[rows] * width + pc.fill_null(encoded.indices, len(names)).to_numpy()[rows]
+    if len(end) * width <= _FEW_PAIRS * len(rows):  # counting costs less than a sort
+        counts = np.bincount(of_rows)
+        pairs = np.flatnonzero(counts)
+        counts = counts[pairs]
+    else:
+        pairs, counts = np.unique(of_rows, return_counts=True)
     listed = events[v.DATA_COLLECTIONS].combine_chunks().take(pa.array(end[ended]))
     owner = ended[pc.list_parent_indices(listed).to_numpy()]
     flat = pc.list_flatten(listed)
