@@ -25,9 +25,13 @@ FLAGS: Final = (
     *("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"),
 )
 TESTS: Final = (
-    *("tests/unit/test_compiled.py", "tests/unit/rows/values", "tests/unit/sources/test_one_judgement.py"),
+    *("tests/unit/test_compiled.py", "tests/unit/test_compiled_texts.py", "tests/unit/rows/values"),
+    "tests/unit/sources/test_one_judgement.py",
     *(f"tests/unit/rows/test_{name}.py" for name in ("row_check", "member_names", "row_findings", "key_sizes")),
-    *(f"tests/unit/sources/test_{name}.py" for name in ("avro", "protobuf", "column_rules", "connect_values")),
+    *(
+        f"tests/unit/sources/test_{name}.py"
+        for name in ("avro", "protobuf", "column_rules", "connect_values", "debezium_json")
+    ),
 )
 _ENVIRONMENT: Final = {
     "ASAN_OPTIONS": "detect_leaks=0",  # Python itself leaves memory behind

@@ -27,18 +27,37 @@ typedef struct {
 
 /* A column of the result. It ends with a Binary, whose `data` has SLACK bytes more than all values. For a WHOLE `data` is an
    array of int64, and `ends` is unused. An OBJECT has neither: the columns of its members are `members` ones from number
-   `first` on, behind its own. */
+   `first` on, behind its own. A `coded` column has few texts: `data` has each behind its size (int32), `members` of them in
+   `first` bytes, perhaps one several times, and `ends` has the number of each row's. */
 typedef struct {
     const char *name;
     int64_t name_size;
     int64_t kind;
     int64_t first;
     int64_t members;
+    int64_t coded;
     int32_t *ends;
     uint8_t *data;
     uint8_t *valid;
     int64_t nulls;
 } Column;
+
+/* A text that is looked for. */
+typedef struct {
+    const char *text;
+    int64_t text_size;
+} Text;
+
+/* Texts of one column, which begin with number `first` of all. Text n of them lies between two of the `bounds` (int64 if
+   `wide`, else int32). Without `valid` none is NULL; its bit n is number `bit` + n. */
+typedef struct {
+    const void *bounds;
+    const uint8_t *data;
+    const uint8_t *valid;
+    int64_t bit;
+    int64_t first;
+    int64_t wide;
+} Texts;
 
 /* What is done to the rows of one table: `members` are of Conversion, of Rule, of ColumnRule or of KeyText. With `only_named`
    members without a Rule are left out; of ColumnRules it is how many columns a row may not leave out, and of KeyTexts how many

@@ -34,7 +34,8 @@ class Column(ctypes.Structure):
 
     It ends with a Binary, whose `data` has SLACK bytes more than all values. For a WHOLE `data` is an array of int64,
     and `ends` is unused. An OBJECT has neither: the columns of its members are `members` ones from number `first` on,
-    behind its own.
+    behind its own. A `coded` column has few texts: `data` has each behind its size (int32), `members` of them in
+    `first` bytes, perhaps one several times, and `ends` has the number of each row's.
     """
 
     _fields_ = (
@@ -43,10 +44,37 @@ class Column(ctypes.Structure):
         ("kind", ctypes.c_int64),
         ("first", ctypes.c_int64),
         ("members", ctypes.c_int64),
+        ("coded", ctypes.c_int64),
         ("ends", ctypes.c_void_p),
         ("data", ctypes.c_void_p),
         ("valid", ctypes.c_void_p),
         ("nulls", ctypes.c_int64),
+    )
+
+
+class Text(ctypes.Structure):
+    """A text that is looked for."""
+
+    _fields_ = (
+        ("text", ctypes.c_char_p),
+        ("text_size", ctypes.c_int64),
+    )
+
+
+class Texts(ctypes.Structure):
+    """Texts of one column, which begin with number `first` of all.
+
+    Text n of them lies between two of the `bounds` (int64 if `wide`, else int32). Without `valid` none is NULL; its bit
+    n is number `bit` + n.
+    """
+
+    _fields_ = (
+        ("bounds", ctypes.c_void_p),
+        ("data", ctypes.c_void_p),
+        ("valid", ctypes.c_void_p),
+        ("bit", ctypes.c_int64),
+        ("first", ctypes.c_int64),
+        ("wide", ctypes.c_int64),
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from starrocks_txn_sink.compiled.layout import Column, MemberKind
+from starrocks_txn_sink.compiled.layout import Column, MemberKind, Text, Texts
 from starrocks_txn_sink.compiled.sources import number_of, sources
 
 LIBRARY: Final = Path(__file__).parents[1] / "_compiled.so"
@@ -86,6 +86,10 @@ _FUNCTIONS: Final[Functions] = {
         (_POINTER, ctypes.c_int32, *[_POINTER] * 6, _NUMBER, ctypes.POINTER(_NUMBER), _NUMBER, *[_POINTER] * 2),
     ),
     "long_keys": (_NUMBER, (_POINTER, ctypes.c_int32, *[_POINTER] * 3, _NUMBER, _POINTER)),
+    "find_texts": (_NUMBER, (ctypes.POINTER(Texts), _NUMBER, _POINTER, _NUMBER, *[_POINTER] * 4)),
+    "copy_texts": (None, (*[_POINTER] * 2, _NUMBER, _POINTER)),
+    "search": (_NUMBER, (_POINTER, _NUMBER, ctypes.POINTER(Text), _NUMBER)),
+    "pairs": (_NUMBER, (_POINTER, ctypes.c_int32, _POINTER, _NUMBER, *[_POINTER] * 3)),
     "messages": (_NUMBER, (_POINTER, _NUMBER, *[_POINTER] * 3)),
     "take": (None, (_POINTER, _NUMBER, *[_POINTER] * 7)),
     "headers": (_NUMBER, (_POINTER, _NUMBER, *[_POINTER] * 6)),
@@ -106,6 +110,7 @@ class Buffers:
     def __init__(self, kind: pa.DataType, rows: int, size: int) -> None:
         self._kind = kind
         texts = kind != pa.int64() and not pa.types.is_struct(kind)
+        size += 4 * rows if pa.types.is_dictionary(kind) else 0
         if texts and size > MOST_BYTES:
             raise pa.ArrowCapacityError(f"{size} bytes in one column")
         self._valid = pa.py_buffer(bytearray((rows + 7) // 8))
@@ -115,7 +120,8 @@ class Buffers:
     def column(self, kind: int = MemberKind.TEXT, name: bytes = b"", first: int = 0, members: int = 0) -> Column:
         """How C finds the buffers, which this object keeps alive; see Column for `first` and `members` of an OBJECT."""
         ends = self._ends and self._ends.address
-        return Column(name, len(name), kind, first, members, ends, self._data.address, self._valid.address, 0)
+        coded = pa.types.is_dictionary(self._kind)
+        return Column(name, len(name), kind, first, members, coded, ends, self._data.address, self._valid.address, 0)
 
     def array(self, nulls: int, rows: int, children: Sequence[pa.Array] = ()) -> pa.Array:
         """The column filled with `rows` values, `nulls` of them NULL; frees the unused part of its buffer."""
@@ -128,6 +134,20 @@ class Buffers:
         if used_bytes < self._data.size:
             self._data.resize(used_bytes, shrink_to_fit=True)
         return pa.Array.from_buffers(self._kind, rows, [valid, self._ends, self._data], nulls)
+
+    def coded(self, column: Column, rows: int) -> pa.DictionaryArray:
+        """The coded `column` filled with `rows` values."""
+        content, texts, at = memoryview(self._data)[: column.first], list[str](), 0
+        for _ in range(column.members):
+            size = int.from_bytes(content[at : at + 4], sys.byteorder)
+            texts.append(str(content[at + 4 : at + 4 + size], "utf-8"))
+            at += 4 + size
+        valid = self._valid if column.nulls else None
+        codes = pa.Array.from_buffers(pa.int32(), rows, [valid, self._ends], column.nulls)
+        distinct = dict(zip(dict.fromkeys(texts), range(len(texts)), strict=False))
+        if len(distinct) < len(texts):
+            codes = pa.array([distinct[text] for text in texts], pa.int32()).take(codes)
+        return pa.DictionaryArray.from_arrays(codes, pa.array([*distinct], pa.string()))
 
     def lists(self, nulls: int, rows: int, entries: pa.Array) -> pa.Array:
         """The column filled with the ends of `rows` lists of `entries`, `nulls` of them NULL."""

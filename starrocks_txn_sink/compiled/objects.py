@@ -26,9 +26,10 @@ def read_objects(
     """The members `fields` of the values that are one JSON object each, and which values these are.
 
     A field is a whole number, or a text: the content of a string, or the JSON of another value; with LIST_TEXT the JSON
-    of an array. A struct is an object with such members, of which a text is a string. If a value has an object under
-    the name `wrapper`, the fields are this object's members. With a wrapper the table has a further column ORIGIN: the
-    number of a value that has the same text around its object, -1 for a value without such an object.
+    of an array. A text with a dictionary is one of few. A struct is an object with such members, of which a text is a
+    string. If a value has an object under the name `wrapper`, the fields are this object's members. With a wrapper the
+    table has a further column ORIGIN: the number of a value that has the same text around its object, -1 for a value
+    without such an object.
 
     Left out are NULL and the values that `judge` refuses. It is asked about each value that is not plain: malformed,
     with an escape in a name or a lone surrogate, or nested deeper than 64. None without the compiled loop, if so many
@@ -107,6 +108,8 @@ class _Reading:
 
     def _array(self, number: int) -> pa.Array:
         _, first, members = self._tree[number]
+        if pa.types.is_dictionary(self._tree[number][0].type):
+            return self._buffers[number].coded(self._columns[number], self._rows)
         children = [self._array(first + member) for member in range(members)]
         return self._buffers[number].array(self._columns[number].nulls, self._rows, children)
 

@@ -4,6 +4,9 @@
 
 #define FIELDS 32
 #define PREFIXES 8 /* a batch has the messages of few tables at a time */
+#define MEMBERS 32
+#define LONGEST_NAME 16 /* in quotes, with its colon */
+#define RECENT 8
 
 int64_t txn_sink_sources(void) { return SOURCES; }
 int32_t txn_sink_slack(void) { return SLACK; }
@@ -12,6 +15,32 @@ typedef struct {
     Place start, end;
     int there, escaped;
 } Field;
+
+/* The text in front of a member's value, as the object before had it: a name in quotes and a colon. Its column is -1 if it
+   has none. A long one is not kept: its size is larger than any value's. */
+typedef struct {
+    Place text;
+    int32_t size, column;
+} Known;
+
+/* The members of the objects that have the same columns, in their order: most objects have the names of the one before. */
+typedef struct {
+    Known known[MEMBERS];
+    int count;
+} Shape;
+
+/* The texts that a coded column had last. */
+typedef struct {
+    int32_t at[RECENT], code[RECENT];
+    int count, newest, hit;
+} Coder;
+
+/* What is known of the values before: `shapes` by the first column of an object, and the last of them of a value whose
+   members may be in another object (Wrapper). */
+typedef struct {
+    Shape shapes[FIELDS + 1];
+    Coder coders[FIELDS];
+} Before;
 
 /* The name under which a value may have the object that counts; and texts in front of such objects that were read, each with
    the number of the value that had it first. */
@@ -26,11 +55,9 @@ typedef struct {
     int64_t origin; /* the first value with the same text around the object that counts; -1 if the value itself counts */
 } Wrapper;
 
-static inline int find_column(const Column *columns, int64_t count, int expected, Place name, int64_t size) {
-    for (int64_t i = 0; i < count; i++) {
-        int n = (int)((expected + i) % count);
+static inline int find_column(const Column *columns, int64_t count, Place name, int64_t size) {
+    for (int n = 0; n < count; n++)
         if (columns[n].name_size == size && !memcmp(columns[n].name, name, (size_t)size)) return n;
-    }
     return -1;
 }
 
@@ -42,9 +69,44 @@ static void forget(const Column *columns, int64_t first, int64_t count, Field *f
     }
 }
 
-static Place read_members(Place p, const Bounds *b, const Column *columns, int64_t first, int64_t count, Field *fields);
+/* Whether the bytes at `p` are those of a known text, and the value follows. */
+static inline int is_known(Place p, const Bounds *b, const Known *known) {
+    if (b->end - p <= known->size) return 0;
+#if defined(__SSE2__)
+    if (p <= b->last && known->text <= b->last) {
+        __m128i same = _mm_cmpeq_epi8(_mm_loadu_si128((const __m128i *)p), _mm_loadu_si128((const __m128i *)known->text));
+        return !(~_mm_movemask_epi8(same) & ((1 << known->size) - 1));
+    }
+#endif
+    return !memcmp(p, known->text, (size_t)known->size);
+}
 
-static inline Place read_field(Place p, const Bounds *b, const Column *columns, int64_t n, Field *fields) {
+static inline void remember_name(Shape *shape, int i, Place text, int64_t size, int column) {
+    if (i >= MEMBERS || i > shape->count) return;
+    shape->known[i] = (Known){text, size > LONGEST_NAME ? INT32_MAX : (int32_t)size, column};
+    if (i == shape->count) shape->count++;
+}
+
+/* Read the name and the colon of member `i` of an object with a shape; `*n` is its column, -1 for none. The place of the
+   value, NULL outside of the subset. */
+static inline Place read_name(Place p, const Bounds *b, const Column *columns, int64_t count, Shape *shape, int i, int *n) {
+    int escaped = 0;
+    Place name, name_end, start = p;
+    if (i < shape->count && is_known(p, b, &shape->known[i])) {
+        *n = shape->known[i].column;
+        return p + shape->known[i].size;
+    }
+    p = skip_name(p, b, &name, &name_end, &escaped);
+    if (!p || escaped || p >= b->end) return NULL;
+    *n = find_column(columns, count, name, name_end - name);
+    remember_name(shape, i, start, p - start, *n);
+    return p;
+}
+
+static Place read_members(Place p, const Bounds *b, const Column *columns, int64_t first, int64_t count, Field *fields,
+                          Before *before);
+
+static inline Place read_field(Place p, const Bounds *b, const Column *columns, int64_t n, Field *fields, Before *before) {
     const Column *column = &columns[n];
     Field *field = &fields[n];
     int escaped = 0;
@@ -68,7 +130,7 @@ static inline Place read_field(Place p, const Bounds *b, const Column *columns, 
     case MEMBER_TEXT: p = skip_value(p, b); break;
     case MEMBER_WHOLE: p = skip_number(p, b); break;
     case MEMBER_LIST: p = *p == '[' ? skip_value(p, b) : NULL; break;
-    case MEMBER_OBJECT: p = *p == '{' ? read_members(p, b, columns, column->first, column->members, fields) : NULL; break;
+    case MEMBER_OBJECT: p = *p == '{' ? read_members(p, b, columns, column->first, column->members, fields, before) : NULL; break;
     default: return NULL;
     }
     field->start = start;
@@ -78,22 +140,15 @@ static inline Place read_field(Place p, const Bounds *b, const Column *columns, 
 
 /* Read the members of the object at `p` into the fields of `count` columns from `first` on; the place behind the object, NULL
    outside of the subset. */
-static Place read_members(Place p, const Bounds *b, const Column *columns, int64_t first, int64_t count, Field *fields) {
-    int expected = 0;
+static Place read_members(Place p, const Bounds *b, const Column *columns, int64_t first, int64_t count, Field *fields,
+                          Before *before) {
     p = skip_spaces(p + 1, b);
     if (at(p, b) == '}') return p + 1;
-    for (;;) {
-        int escaped = 0;
-        Place name, name_end;
-        p = skip_name(p, b, &name, &name_end, &escaped);
-        if (!p || escaped || p >= b->end) return NULL;
-        int n = find_column(columns + first, count, expected, name, name_end - name);
-        if (n >= 0) {
-            expected = n + 1;
-            p = read_field(p, b, columns, first + n, fields);
-        } else {
-            p = skip_value(p, b);
-        }
+    for (int i = 0;; i++) {
+        int n;
+        p = read_name(p, b, columns + first, count, &before->shapes[first], i, &n);
+        if (!p) return NULL;
+        p = n >= 0 ? read_field(p, b, columns, first + n, fields, before) : skip_value(p, b);
         if (!p) return NULL;
         p = skip_spaces(p, b);
         if (at(p, b) == '}') return p + 1;
@@ -123,45 +178,54 @@ static void remember_prefix(Wrapper *wrapper, Place start, int64_t size) {
     if (wrapper->known < PREFIXES) wrapper->known++;
 }
 
-/* Read one member of a value: of one under the wrapper's name, with an object, the members are the fields; then `*wrapped` is
+/* Read member `i` of a value: of one under the wrapper's name, with an object, the members are the fields; then `*wrapped` is
    set, and members of the value itself count no more. The place behind the member, NULL outside of the subset. */
 static Place read_outer(Place p, Place start, const Bounds *b, const Column *columns, int64_t roots, Field *fields,
-                        Wrapper *wrapper, int *wrapped) {
+                        Wrapper *wrapper, int *wrapped, int i, Before *before) {
     int escaped = 0;
-    Place name, name_end;
-    p = skip_name(p, b, &name, &name_end, &escaped);
-    if (!p || escaped || p >= b->end) return NULL;
+    Place name, name_end, value;
+    Shape *shape = &before->shapes[FIELDS];
+    if (!*wrapped && i < shape->count && is_known(p, b, &shape->known[i])) {
+        int n = shape->known[i].column;
+        p += shape->known[i].size;
+        return n < 0 ? skip_value(p, b) : read_field(p, b, columns, n, fields, before);
+    }
+    value = skip_name(p, b, &name, &name_end, &escaped);
+    if (!value || escaped || value >= b->end) return NULL;
     int64_t size = name_end - name;
     if (size != wrapper->name_size || memcmp(name, wrapper->name, (size_t)size)) {
-        int n = *wrapped ? -1 : find_column(columns, roots, 0, name, size);
-        return n < 0 ? skip_value(p, b) : read_field(p, b, columns, n, fields);
+        if (*wrapped) return skip_value(value, b);
+        int n = find_column(columns, roots, name, size);
+        remember_name(shape, i, p, value - p, n);
+        return n < 0 ? skip_value(value, b) : read_field(value, b, columns, n, fields, before);
     }
+    p = value;
     if (*wrapped) return NULL;
     if (*p == 'n') return skip_word(p, b, "null", 4);
     if (*p != '{') return NULL;
-    Place object = p;
     forget(columns, 0, roots, fields);
-    p = read_members(p, b, columns, 0, roots, fields);
-    if (p) remember_prefix(wrapper, start, object - start);
+    value = read_members(p, b, columns, 0, roots, fields, before);
+    if (value) remember_prefix(wrapper, start, p - start);
     *wrapped = 1;
-    return p;
+    return value;
 }
 
 /* Read a value whose members, or those of an object under the wrapper's name, are the fields; 0 outside of the subset. */
-static int read_wrapped(Place start, const Bounds *b, const Column *columns, int64_t roots, Field *fields, Wrapper *wrapper) {
+static int read_wrapped(Place start, const Bounds *b, const Column *columns, int64_t roots, Field *fields, Wrapper *wrapper,
+                        Before *before) {
     wrapper->origin = -1;
     int64_t prefix = known_prefix(start, b, wrapper);
-    int wrapped = prefix > 0, first = !wrapped;
+    int wrapped = prefix > 0, first = !wrapped, i = 0;
     Place p;
     if (wrapped) {
-        p = read_members(start + prefix, b, columns, 0, roots, fields);
+        p = read_members(start + prefix, b, columns, 0, roots, fields, before);
         if (!p) return 0;
     } else {
         p = skip_spaces(start, b);
         if (at(p, b) != '{') return 0;
         p++;
     }
-    for (;; first = 0) {
+    for (;; first = 0, i++) {
         p = skip_spaces(p, b);
         if (at(p, b) == '}') return skip_spaces(p + 1, b) == b->end;
         if (!first) {
@@ -169,23 +233,75 @@ static int read_wrapped(Place start, const Bounds *b, const Column *columns, int
             p = skip_spaces(p + 1, b);
             if (wrapped) wrapper->origin = wrapper->value; /* what follows the object may be its schema */
         }
-        p = read_outer(p, start, b, columns, roots, fields, wrapper, &wrapped);
+        p = read_outer(p, start, b, columns, roots, fields, wrapper, &wrapped, i, before);
         if (!p) return 0;
     }
 }
 
 /* Read the members of one object into `fields`; 0 if the value is outside of the subset. */
-static int read_object(Place p, const Bounds *b, const Column *columns, int64_t roots, Field *fields, Wrapper *wrapper) {
-    if (wrapper->name) return read_wrapped(p, b, columns, roots, fields, wrapper);
+static int read_object(Place p, const Bounds *b, const Column *columns, int64_t roots, Field *fields, Wrapper *wrapper,
+                       Before *before) {
+    if (wrapper->name) return read_wrapped(p, b, columns, roots, fields, wrapper, before);
     p = skip_spaces(p, b);
     if (at(p, b) != '{') return 0;
-    p = read_members(p, b, columns, 0, roots, fields);
+    p = read_members(p, b, columns, 0, roots, fields, before);
     return p && skip_spaces(p, b) == b->end;
 }
 
+/* Whether two texts are the same, the first of which has a SLACK behind it. */
+static inline int is_same(Place known, Place text, int64_t size, Place last) {
+#if defined(__SSE2__)
+    if (size <= 16 && text <= last) {
+        __m128i same = _mm_cmpeq_epi8(_mm_loadu_si128((const __m128i *)known), _mm_loadu_si128((const __m128i *)text));
+        return !(~_mm_movemask_epi8(same) & ((1 << size) - 1));
+    }
+#else
+    (void)last;
+#endif
+    return !memcmp(known, text, (size_t)size);
+}
+
+/* Write the code of the field's text, which joins the column's texts if it is new; 0 for a lone surrogate. */
+static inline int append_code(Column *column, int64_t row, const Field *field, Place last, Coder *coder) {
+    int64_t size = field->end - field->start;
+    Place text = field->start;
+    uint8_t *to = column->data + column->first;
+    column->ends[row] = 0;
+    if (!field->there) return 1;
+    if (field->escaped) {
+        text = to + 4;
+        Place end = unescape(to + 4, field->start, field->end, last);
+        if (!end) return 0;
+        size = end - text;
+        last = text; /* not in the value */
+    }
+    for (int i = 0; i < coder->count; i++) {
+        int n = (coder->hit + i) % coder->count;
+        int32_t known;
+        memcpy(&known, column->data + coder->at[n], 4);
+        if (known == size && is_same(column->data + coder->at[n] + 4, text, size, last)) {
+            coder->hit = n;
+            column->ends[row] = coder->code[n];
+            return 1;
+        }
+    }
+    if (!field->escaped) memcpy(to + 4, text, (size_t)size);
+    int32_t known = (int32_t)size;
+    memcpy(to, &known, 4);
+    coder->newest = (coder->newest + 1) % RECENT;
+    if (coder->count < RECENT) coder->newest = coder->count++;
+    coder->hit = coder->newest;
+    coder->at[coder->newest] = (int32_t)column->first;
+    column->ends[row] = coder->code[coder->newest] = (int32_t)column->members++;
+    column->first += size + 4;
+    return 1;
+}
+
 /* Append the field to its column; 0 for a lone surrogate, or a number that is not whole. */
-static inline int append(Column *column, int64_t row, const Field *field, Place last) {
-    if (column->kind == MEMBER_WHOLE) {
+static inline int append(Column *column, int64_t row, const Field *field, Place last, Coder *coder) {
+    if (column->coded) {
+        if (!append_code(column, row, field, last, coder)) return 0;
+    } else if (column->kind == MEMBER_WHOLE) {
         int64_t *to = (int64_t *)column->data + row;
         *to = 0;
         if (field->there && !whole_number(field->start, field->end, to)) return 0;
@@ -224,20 +340,23 @@ int64_t txn_sink_read(const void *bounds, int32_t wide, const uint8_t *data, con
                       Column *columns, int64_t count, int64_t roots, const char *wrapper, int64_t *origins, int64_t row,
                       int64_t *next) {
     Field fields[FIELDS];
+    Before before;
     Wrapper wrapped = {.name = wrapper, .name_size = wrapper ? (int64_t)strlen(wrapper) : 0};
     if (count < 1 || count > FIELDS) return -1;
     Place last = data + bound(bounds, wide, values) - 16;
     int64_t value = *next;
     for (int64_t n = 0; !row && n < count; n++)
         if (columns[n].ends) columns[n].ends[0] = 0;
+    for (int n = 0; n < FIELDS; n++) before.shapes[n].count = before.coders[n].count = 0;
+    before.shapes[FIELDS].count = 0;
     for (; value < values; value++) {
         Bounds b = {data + bound(bounds, wide, value + 1), last};
         int64_t filled = 0;
         if (!wanted[value]) continue;
         wrapped.value = value;
         for (int64_t n = 0; n < count; n++) fields[n].there = 0;
-        if (!read_object(data + bound(bounds, wide, value), &b, columns, roots, fields, &wrapped)) break;
-        while (filled < count && append(&columns[filled], row, &fields[filled], last)) filled++;
+        if (!read_object(data + bound(bounds, wide, value), &b, columns, roots, fields, &wrapped, &before)) break;
+        while (filled < count && append(&columns[filled], row, &fields[filled], last, &before.coders[filled])) filled++;
         if (filled < count) {
             take_back(columns, row, fields, filled);
             break;

@@ -43,11 +43,11 @@ def in_kafka(rows: pa.RecordBatch | pa.Table, row: int) -> str:
     return (f"topic {topic}, " if topic else "") + f"partition {partition}, offset {offset}"
 
 
-def with_offsets(messages: pa.RecordBatch, *, placed: bool) -> pa.RecordBatch:
+def with_offsets(messages: pa.RecordBatch, *, placed: bool, encoded: bool = False) -> pa.RecordBatch:
     """Kafka's messages with the columns that their rows are to keep.
 
     Those that are `placed` have their offset as position, and their source partition is Kafka's. Others have Kafka's
-    columns, or are not of Kafka.
+    columns, or are not of Kafka. With `encoded` TOPIC_PARTITION has a dictionary.
     """
     if placed:
         return messages.append_column(OFFSET, messages.column(columns.POSITION))
@@ -60,7 +60,8 @@ def with_offsets(messages: pa.RecordBatch, *, placed: bool) -> pa.RecordBatch:
     texts = [
         f"{topics.dictionary[code // width]}-{names.dictionary[code % width]}" for code in codes.dictionary.to_pylist()
     ]
-    there = pa.array(texts, pa.string()).take(codes.indices)
+    there = pa.DictionaryArray.from_arrays(codes.indices, pa.array(texts, pa.string()))
+    there = there if encoded else there.cast(pa.string())
     return messages.append_column(OFFSET, offset.cast(pa.int64())).append_column(TOPIC_PARTITION, there)
 
 

@@ -118,12 +118,16 @@ class Parse(SourceSchema):
     """The stage that parses messages, some pieces ahead, and applies the rules of their tables.
 
     It knows what the schemas of the messages that were read say of columns; `described` are the types, by the schemas
-    of earlier micro-batches, of columns that tables lack. Without `lines` the events are parsed already.
+    of earlier micro-batches, of columns that tables lack. Without `lines` the events are parsed already. `placed` and
+    `encoded`: see `with_offsets`.
     """
 
     describes = True
 
-    def __init__(self, lines: RawFormat | None, rules: RuleSet, described: MissingColumns, *, placed: bool) -> None:
+    def __init__(
+        self, lines: RawFormat | None, rules: RuleSet, described: MissingColumns, *, placed: bool, encoded: bool = False
+    ) -> None:
+        self._encoded = encoded
         self._lines, self._rules, self._described_before, self._placed = lines, rules, described, placed
         self.completes = any(rule.deletes == "mark" for rule in rules.rules)
         if lines is not None:
@@ -144,7 +148,7 @@ class Parse(SourceSchema):
         if lines is None:
             yield from ((apply_rules(self._rules, _cast_events(batch)), batch) for batch in batches)
             return
-        parse = partial(_parse, lines, self._rules, self._placed)
+        parse = partial(_parse, lines, self._rules, self._placed, self._encoded)
         for parsed, piece in map_ahead(parse, _pieces(batches), _PARSERS):
             self._take(parsed)
             yield parsed.events, piece
@@ -231,7 +235,13 @@ class LaneAssembler(InputStage):
         goes_on = self._ranges is not None and not assembly.assembler.judges_together
         self._stop = stop if goes_on else None
         self._reached = dict(self._ranges.starts()) if self._ranges is not None and goes_on else {}
-        self.schema: Parse = Parse(assembly.lines, assembly.rules, assembly.described, placed=assembly.placed)
+        self.schema: Parse = Parse(
+            assembly.lines,
+            assembly.rules,
+            assembly.described,
+            placed=assembly.placed,
+            encoded=assembly.assembler.judges_together,
+        )
         self._scratch = tempfile.TemporaryDirectory() if assembly.directory is None else None
         directory = assembly.directory or FileDirectory(self._scratch.name if self._scratch else "")
         stem = f"{assembly.stem}-{attempt.lane}-{attempt.number}"
@@ -261,7 +271,9 @@ class LaneAssembler(InputStage):
         spec, rules = self._assembly, self._assembler
         events = self._events(self.schema(filter(len, batches)))
         first, self._small = take_first(events, spec.small_rows, _CHUNK_BYTES)
-        chunks = [_concatenate(first)] if self._small and first else _chunks(chain(first, events), self._chunk_rows)
+        # Rules that judge no chunk only copy a row when it is released.
+        join = pa.concat_tables if spec.assembler.judges_together else _concatenate
+        chunks = [join(first)] if self._small and first else _chunks(chain(first, events), self._chunk_rows, join)
         for chunk in chunks:
             yield from spec.content.batches(rules.feed(chunk, any_order=self._small))
         yield from spec.content.batches(rules.finish())
@@ -369,10 +381,10 @@ def map_ahead(work: Callable[[In], Out], items: Iterable[In], threads: int) -> I
 
 
 def _parse(
-    lines: RawFormat, rules: RuleSet, placed: bool, batch: pa.RecordBatch
+    lines: RawFormat, rules: RuleSet, placed: bool, encoded: bool, batch: pa.RecordBatch
 ) -> tuple[ParsedMessages, pa.RecordBatch]:
     """The events in a batch by the rules, and the batch itself."""
-    messages = with_offsets(batch, placed=placed)
+    messages = with_offsets(batch, placed=placed, encoded=encoded)
     names = tuple(name for name in (EVENT_TIME, OFFSET, TOPIC_PARTITION) if name in messages.schema.names)
     parsed = lines.parse(messages, names)
     return replace(parsed, events=apply_rules(rules, parsed.events)) if rules.rules else parsed, batch
@@ -384,7 +396,9 @@ def _cast_events(batch: pa.RecordBatch) -> pa.Table:
     return pa.table(columns | ({EVENT_TIME: batch.column(EVENT_TIME)} if EVENT_TIME in batch.schema.names else {}))
 
 
-def _chunks(tables: Iterable[pa.Table], enough: Callable[[], int]) -> Iterator[pa.Table]:
+def _chunks(
+    tables: Iterable[pa.Table], enough: Callable[[], int], join: Callable[[list[pa.Table]], pa.Table]
+) -> Iterator[pa.Table]:
     """Tables joined until they have `enough` rows for one call of the rules, or _CHUNK_BYTES."""
     waiting: list[pa.Table] = []
     rows = size = 0
@@ -392,10 +406,10 @@ def _chunks(tables: Iterable[pa.Table], enough: Callable[[], int]) -> Iterator[p
         waiting.append(table)
         rows, size = rows + table.num_rows, size + table.nbytes
         if rows >= enough() or size >= _CHUNK_BYTES:
-            yield _concatenate(waiting)
+            yield join(waiting)
             waiting, rows, size = [], 0, 0
     if waiting:
-        yield _concatenate(waiting)
+        yield join(waiting)
 
 
 def _concatenate(tables: list[pa.Table]) -> pa.Table:

@@ -33,12 +33,13 @@ from starrocks_txn_sink.assembler.verified.rules import (
 )
 from starrocks_txn_sink.assembler.verified.sources import Successions
 from starrocks_txn_sink.assembler.verified.units import DEAD_LETTER_SUFFIX
+from starrocks_txn_sink.compiled.texts import gather
 from starrocks_txn_sink.protocol.snapshots import Marks, beside, whole
-from starrocks_txn_sink.rows.columns import EVENT_TIME
+from starrocks_txn_sink.rows.columns import EVENT_TIME, OFFSET, TOPIC_PARTITION
 from starrocks_txn_sink.telemetry import Event
 
 HELD_BYTES: Final = 96 << 20
-"""Events in memory: a micro-batch of half a million ordinary rows is never spilled."""
+"""Texts of rows in memory: a micro-batch of half a million ordinary rows is never spilled."""
 _READ_BYTES: Final = 32 << 20
 """Texts read back and kept: a piece of released rows has rows of several blobs, and the next piece of the same ones."""
 _FILE_BYTES: Final = 16 << 20
@@ -47,9 +48,11 @@ _PIECE_ROWS: Final = 50_000
 
 _AT, _BYTES = "at", "bytes"
 """In place of a row's text: the number of its event in the source's events, and the size of the text."""
-_PROOF: Final = tuple(name for name in v.HELD_EVENTS.names if name != model.ROW)
-_TEXTS: Final = (model.ROW, *IN_KAFKA.names)
-"""What the rules do not read."""
+_PROOF: Final = tuple(name for name in (*v.HELD_EVENTS.names, *IN_KAFKA.names) if name != model.ROW)
+_PARTITION: Final = IN_KAFKA.field(TOPIC_PARTITION).with_type(pa.dictionary(pa.int32(), pa.string()))
+"""Kafka's partitions are few, and go with each event."""
+_OF_MESSAGES: Final = (v.SEQUENCE, v.TIMESTAMP, OFFSET)
+"""Columns that may be views of messages; in memory of their own they do not keep all that came with them."""
 
 
 @dataclass(slots=True)
@@ -148,17 +151,19 @@ class VerifiedLane(Assembler):
         source = self._sources.get(name)
         if source is None:
             source = self._sources[name] = _source_of(VerifiedState(), {})
-        in_kafka = placed(events).select(IN_KAFKA.names)
-        events = events.select(v.EVENTS.names).cast(v.EVENTS)
-        source.proofs.append(_proof(events.drop_columns([model.ROW]), events[model.ROW], source.events))
+        events = placed(events).select([*v.EVENTS.names, *IN_KAFKA.names])
+        columns = {name: events[name].cast(v.EVENTS.field(name).type) for name in v.EVENTS.names}
+        columns |= {OFFSET: events[OFFSET], TOPIC_PARTITION: events[TOPIC_PARTITION].dictionary_encode()}
+        columns |= {name: _copy(columns[name]) for name in _OF_MESSAGES}
+        proof = pa.table({name: column for name, column in columns.items() if name != model.ROW})
+        sizes = pc.fill_null(pc.binary_length(columns[model.ROW]), 0).cast(pa.int64())
+        source.proofs.append(_with_places(proof, sizes, source.events))
         source.events += events.num_rows
-        arrivals = pa.array(np.full(events.num_rows, float(self.now)))
-        held = events.append_column(v.HELD_EVENTS.field(v.ARRIVED), arrivals)
-        for kafka_field, column in zip(IN_KAFKA, in_kafka.columns, strict=True):
-            held = held.append_column(kafka_field, column)
+        columns[v.ARRIVED] = pa.array(np.full(events.num_rows, float(self.now)))
+        held = pa.table(columns).select([*v.HELD_EVENTS.names, *IN_KAFKA.names])
         for piece in model.pieces(held):
             source.segments.append(_Segment(piece.num_rows, piece.nbytes, piece))
-            self._held_bytes += source.segments[-1].bytes
+        self._held_bytes += columns[model.ROW].nbytes
 
     def finish(self) -> Iterator[ReleasedRows]:
         """Judge all events, and yield the released rows: those of a source in the order of its commits.
@@ -199,8 +204,9 @@ class VerifiedLane(Assembler):
     def _held_proof(self, segment: _Segment, first: int) -> pa.Table:
         """What the rules read of a blob."""
         assert segment.place is not None
-        proof = self.storage.read(segment.place, _PROOF).select(_PROOF)
-        arrivals = proof[v.ARRIVED]
+        proof = placed(self.storage.read(segment.place, _PROOF)).select(_PROOF)
+        arrivals, partitions = proof[v.ARRIVED], proof[TOPIC_PARTITION].dictionary_encode()
+        proof = proof.set_column(proof.column_names.index(TOPIC_PARTITION), _PARTITION, partitions)
         sizes = self._texts.sizes_of(segment)
         proof = _with_places(proof.drop_columns([v.ARRIVED]), sizes, first)
         return proof.append_column(v.HELD_EVENTS.field(v.ARRIVED), arrivals)
@@ -273,7 +279,7 @@ class VerifiedLane(Assembler):
         for segment, mask in segments_left:
             table = segment.table if segment.place is None else placed(self.storage.read(segment.place))
             assert table is not None
-            waiting.append(table.filter(pa.array(mask)))
+            waiting.append(_plain(table.filter(pa.array(mask))))
             if sum(table.nbytes for table in waiting) > _READ_BYTES:
                 segments_written += self._write(waiting, small=False)
                 waiting = []
@@ -295,7 +301,8 @@ class VerifiedLane(Assembler):
         file = np.cumsum([segment.bytes for segment in segments]) // _FILE_BYTES
         for together in np.split(np.arange(len(segments)), np.flatnonzero(np.diff(file)) + 1):
             segments_together = [segments[number] for number in together.tolist()]
-            places = self.storage.write([segment.table for segment in segments_together if segment.table is not None])
+            tables = [_plain(segment.table) for segment in segments_together if segment.table is not None]
+            places = self.storage.write(tables)
             for segment, place in zip(segments_together, places, strict=True):
                 segment.table, segment.place = None, place
         self._held_bytes = 0
@@ -308,18 +315,18 @@ class _TextCache:
     """Texts of rows that are in the spill storage: the newest _READ_BYTES of them are kept."""
 
     storage: SpillStorage
-    _texts: OrderedDict[BlobPlace, pa.Table] = field(default_factory=OrderedDict)
+    _texts: OrderedDict[BlobPlace, pa.ChunkedArray] = field(default_factory=OrderedDict)
     _bytes: int = 0
     _read_bytes: int = 0  # since memory was given back
 
-    def texts_of(self, segment: _Segment) -> pa.Table:
-        """The texts of a segment, one for each event, and their places in Kafka."""
+    def texts_of(self, segment: _Segment) -> pa.ChunkedArray:
+        """The texts of a segment, one for each event."""
         if segment.place is None:
             assert segment.table is not None
-            return segment.table.select(_TEXTS)
+            return segment.table[model.ROW]
         texts = self._texts.pop(segment.place, None)
         if texts is None:
-            texts = placed(self.storage.read(segment.place, _TEXTS)).select(_TEXTS)
+            texts = self.storage.read(segment.place, (model.ROW,))[model.ROW]
             self._bytes += texts.nbytes
             self._read_bytes += texts.nbytes
         self._texts[segment.place] = texts
@@ -344,26 +351,34 @@ class _SourceRows:
 
     def with_rows(self, events: pa.Table) -> pa.Table:
         """The events with their rows, EVENT_TIME of Kafka's timestamps, and their places in Kafka (WithRows)."""
-        columns = {name: events[name] for name in events.column_names if name not in (_AT, _BYTES)}
-        texts = self._take(events[_AT].to_numpy())
-        columns |= {name: texts[name] for name in _TEXTS if name == model.ROW or texts[name].null_count < len(texts)}
+        unknown = [name for name in IN_KAFKA.names if events[name].null_count == events.num_rows]
+        columns = {name: events[name] for name in events.column_names if name not in (_AT, _BYTES, *unknown)}
+        columns[model.ROW] = self._take(events[_AT].to_numpy())
         columns[EVENT_TIME] = pc.multiply(events[v.TIMESTAMP], 1000)
         return pa.table(columns)
 
-    def _take(self, at: Indexes) -> pa.Table:
-        if not len(at):
-            return pa.schema([v.HELD_EVENTS.field(model.ROW), *IN_KAFKA]).empty_table()
+    def _take(self, at: Indexes) -> pa.Array:
         starts = np.cumsum([0, *(segment.rows for segment in self.segments)])
         owner = np.searchsorted(starts, at, side="right") - 1
+        numbers = np.flatnonzero(np.bincount(owner, minlength=1)) if len(at) else owner
+        texts = [(int(starts[number]), self.texts.texts_of(self.segments[number])) for number in numbers.tolist()]
+        found = gather([*_chunks(texts)], at)
+        if found is not None or not len(at):
+            return pa.array([], pa.string()) if found is None else found
         order = np.argsort(owner, kind="stable")
-        numbers, begins = np.unique(owner[order], return_index=True)
+        begins = np.searchsorted(owner[order], numbers)
         parts = [
-            self.texts.texts_of(self.segments[number]).take(pa.array(at[places] - starts[number]))
-            for number, places in zip(numbers.tolist(), np.split(order, begins[1:]), strict=True)
+            of_segment.take(pa.array(at[places] - first)).combine_chunks()
+            for (first, of_segment), places in zip(texts, np.split(order, begins[1:]), strict=True)
         ]
-        if len(parts) == 1 and (order[1:] > order[:-1]).all():
-            return parts[0]
-        return pa.concat_tables(parts).combine_chunks().take(pa.array(np.argsort(order)))
+        return pa.concat_arrays(parts).take(pa.array(np.argsort(order)))
+
+
+def _chunks(texts: Sequence[tuple[int, pa.ChunkedArray]]) -> Iterator[tuple[int, pa.Array]]:
+    for first, of_segment in texts:
+        for chunk in of_segment.chunks:
+            yield first, chunk
+            first += len(chunk)
 
 
 def give_back_memory() -> None:
@@ -379,12 +394,18 @@ def _source_of(state: VerifiedState, places: Mapping[int, BlobPlace]) -> _Source
     return _Source(state, segments, held=len(segments), events=sum(segment.rows for segment in segments))
 
 
-def _proof(events: pa.Table, texts: pa.ChunkedArray, first: int) -> pa.Table:
-    """New events without rows, from number `first` on."""
-    return _with_places(events, pc.fill_null(pc.binary_length(texts), 0).cast(pa.int64()), first)
+def _copy(column: pa.ChunkedArray) -> pa.Array:
+    return pa.concat_arrays([pa.array([], column.type), *column.chunks])
+
+
+def _plain(events: pa.Table) -> pa.Table:
+    """Events as a file has them: without the dictionary of Kafka's partitions."""
+    at = events.column_names.index(TOPIC_PARTITION)
+    return events.set_column(at, IN_KAFKA.field(TOPIC_PARTITION), events[TOPIC_PARTITION].cast(pa.string()))
 
 
 def _with_places(events: pa.Table, sizes: pa.Array, first: int) -> pa.Table:
+    """Events with the numbers from `first` on, and the sizes of their rows."""
     numbers = np.arange(first, first + events.num_rows, dtype=np.int64)
     return events.append_column(_AT, pa.array(numbers)).append_column(_BYTES, sizes)
 
@@ -402,5 +423,13 @@ def _places(segments: Sequence[_Segment]) -> dict[int, BlobPlace]:
     return {segment.number: segment.place for segment in segments if segment.number is not None and segment.place}
 
 
-_NEW: Final = _with_places(v.EVENTS.empty_table().drop_columns([model.ROW]), pa.array([], pa.int64()), 0).schema
+_NEW: Final = pa.schema(
+    [
+        *(each for each in v.EVENTS if each.name != model.ROW),
+        IN_KAFKA.field(OFFSET),
+        _PARTITION,
+        (_AT, pa.int64()),
+        (_BYTES, pa.int64()),
+    ]
+)
 _HELD: Final = _NEW.append(v.HELD_EVENTS.field(v.ARRIVED))

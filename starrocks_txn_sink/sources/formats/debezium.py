@@ -14,10 +14,12 @@ import pyarrow.compute as pc
 from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.verified import intake as v
 from starrocks_txn_sink.compiled.objects import ORIGIN
+from starrocks_txn_sink.compiled.texts import pairs
 from starrocks_txn_sink.errors import InputError
+from starrocks_txn_sink.protocol.snapshots import Marks
 from starrocks_txn_sink.protocol.source_keys import SourceKey
 from starrocks_txn_sink.rows.json_members import members
-from starrocks_txn_sink.rows.segments import Bools, layout
+from starrocks_txn_sink.rows.segments import Bools
 from starrocks_txn_sink.sources.formats.connect_values import MALFORMED, PlansOfValues, convert_rows
 from starrocks_txn_sink.sources.formats.debezium_json import CHANGE, MARKER, read_keys, read_values
 from starrocks_txn_sink.sources.formats.debezium_other import (
@@ -65,13 +67,13 @@ _TYPES: Final = {field.name: field.type for field in v.EVENTS} | {
 _INSERT: Final = "c"
 _UNAVAILABLE: Final = "unavailable"  # a mask of rows with a placeholder
 _Numbers = np.ndarray[Any, np.dtype[np.int32]]
-_OPS: Final = pa.array([_INSERT, "u", v.SNAPSHOT, DELETE, LOGICAL, TRUNCATE])
-_WITHOUT_ROW: Final = pa.array([LOGICAL, TRUNCATE])
+_OPS: Final = (_INSERT, "u", v.SNAPSHOT, DELETE, LOGICAL, TRUNCATE)
+_WITHOUT_ROW: Final = (LOGICAL, TRUNCATE)
 _STATUSES: Final = pa.array([v.BEGIN, v.END])
+_COUNTED: Final = 1 << 14  # codes that are counted in place of sorted
 _NUMBER_AND_LSN: Final = r"^\d+:\d+$"
 _BINLOG_FILE: Final = 1 << 32  # a binlog file has at most 4 GiB, so file number × this + offset ascends
 _BINLOG_FILES: Final = 1 << 31
-_COLON, _ZERO, _DIGITS = ord(":"), np.uint8(ord("0")), 10
 _LARGEST: Final = (1 << 63) - 1
 
 
@@ -128,12 +130,11 @@ class DebeziumChanges:
         messages, batch = batch, _without_tombstones(batch)
         read, valid = read_values(batch.column(VALUE), CHANGE)
         rows = self._rows(read, batch, valid)
-        source = read["source"].combine_chunks()
-        operation = pc.is_in(read["op"].combine_chunks(), value_set=_OPS)
-        logical = pc.fill_null(pc.equal(read["op"].combine_chunks(), LOGICAL), False)
-        operation = pc.and_not(operation, pc.and_(logical, read["transaction"].combine_chunks().is_null()))
-        of_table = pc.and_(source.is_valid(), pc.or_(logical, pc.struct_field(source, "table").is_valid()))
-        good = pc.and_(pc.and_(operation, of_table), pc.and_(rows.text.is_valid(), pa.array(rows.sound)))
+        source, operation = read["source"].combine_chunks(), read["op"].combine_chunks()
+        good = _is_one_of(operation, *_OPS) & _is_valid(source) & _is_valid(rows.text) & rows.sound
+        logical = _is_one_of(operation, LOGICAL)
+        good &= ~(logical & ~_is_valid(read["transaction"].combine_chunks()))
+        good &= logical | _is_valid(source.field("table"))
         read = read.append_column(model.ROW, rows.text).append_column(_UNAVAILABLE, rows.unavailable)
         read, batch, malformed = _without_malformed(self, "change event", read, batch, valid, good)
         parsed = self._events(read, batch, keep)
@@ -146,8 +147,9 @@ class DebeziumChanges:
     def _rows(self, read: pa.Table, batch: pa.RecordBatch, valid: Bools) -> _Rows:
         """The rows of the values that were read."""
         before, after = (read[name].combine_chunks() for name in ("before", "after"))
-        deletes = pc.fill_null(pc.equal(read["op"].combine_chunks(), DELETE), False)
-        deleted: Bools = deletes.to_numpy(zero_copy_only=False)
+        operation = read["op"].combine_chunks()
+        deleted = _is_one_of(operation, DELETE)
+        deletes = pa.array(deleted)
         sound: Bools = np.ones(len(deletes), dtype=bool)
         plans = PlansOfValues()
         (of_before, of_after), schemas = _plan_numbers(
@@ -167,14 +169,13 @@ class DebeziumChanges:
             by_value = np.isin(of_before[place], plans.unsigned) & (of_keys_of_rows != MALFORMED)
             of_before[place] = np.where(by_value, of_before[place], of_keys_of_rows)
         text = pc.if_else(deletes, before, after) if deletes.true_count else after
-        without: Bools = pc.is_in(read["op"].combine_chunks(), value_set=_WITHOUT_ROW).to_numpy(zero_copy_only=False)
+        without = _is_one_of(operation, *_WITHOUT_ROW)
         text = pc.if_else(pa.array(without), "{}", text) if without.any() else text
         unavailable: Bools = np.zeros(len(text), dtype=bool)
         if self.unavailable is not None:
             unavailable = rows_with(self.unavailable, text).to_numpy(zero_copy_only=False) & ~deleted
             if self.keeps_unchanged and unavailable.any():
-                inserts = pc.fill_null(pc.equal(read["op"].combine_chunks(), _INSERT), False)
-                inserted: Bools = inserts.to_numpy(zero_copy_only=False) | moved
+                inserted = _is_one_of(operation, _INSERT) | moved
                 text, unavailable = without_unavailable(self.unavailable, text, unavailable, inserted)
         plan_numbers = np.where(deleted, of_before, of_after)
         sound &= plan_numbers != MALFORMED
@@ -193,15 +194,14 @@ class DebeziumChanges:
         """A mask of the updates that move a row to another declared key; the errors of `DebeziumRows.moved`."""
         if not self.tables.keys:
             return np.zeros(read.num_rows, dtype=bool)
-        batch, (source, collection) = batch.filter(pa.array(valid)), _sources_of(read)
-        names = collection.dictionary_encode()
+        batch, (source, names) = batch.filter(pa.array(valid)), _sources_of(read)
         tables = [None if name is None else self.tables.table_of(name) or None for name in names.dictionary.to_pylist()]
         key = next((name for name in (KEY, MESSAGE_KEY) if name in batch.schema.names), None)
         changes = DebeziumRows(
             pa.array(tables, pa.string()).take(names.indices),
-            collection,
-            read["op"].combine_chunks(),
-            source["name"],
+            _plain(names),
+            _plain(read["op"].combine_chunks()),
+            _plain(source["name"]),
             source["lsn"],
             read["before"].combine_chunks(),
             read["after"].combine_chunks(),
@@ -216,21 +216,23 @@ class DebeziumChanges:
         source, collection = _sources_of(read)
         txn_id, total_order = read["transaction"].combine_chunks().flatten()
         operation = read["op"].combine_chunks()
-        logical = pc.equal(operation, LOGICAL)
+        logical = pa.array(_is_one_of(operation, LOGICAL))
         if logical.true_count:
-            collection = pc.if_else(logical, pa.scalar(None, collection.type), collection)
+            collection = pc.if_else(logical, pa.scalar(None, pa.string()), _plain(collection)).dictionary_encode()
         source_tables, table = self.tables.tables_of(collection)
-        without = pc.is_in(operation, value_set=_WITHOUT_ROW)
+        collection = _plain(collection)
+        without = pa.array(_is_one_of(operation, *_WITHOUT_ROW))
         truncates: Mapping[str, int] = {}
         if without.true_count:
-            truncates = self._truncates(
-                pc.and_(pc.equal(operation, TRUNCATE), pc.is_valid(source_tables)), table, batch
-            )
+            is_truncate = pa.array(_is_one_of(operation, TRUNCATE))
+            truncates = self._truncates(pc.and_(is_truncate, pc.is_valid(source_tables)), table, batch)
             table = pc.if_else(without, pa.scalar(None, table.type), table)
             source_tables = pc.if_else(without, "", source_tables)
             collection = pc.if_else(logical, LOGICAL_COLLECTION, collection)
+        has_snapshot = v.SNAPSHOT in operation.dictionary.to_pylist()
+        operation, connector = _plain(operation), _plain(source["name"])
         events = {
-            SOURCE_PARTITION: batch.column(SOURCE_PARTITION) if self.placed else source["name"],
+            SOURCE_PARTITION: batch.column(SOURCE_PARTITION) if self.placed else connector,
             model.TXN_ID: _stable_id(txn_id),
             v.TOTAL_ORDER: total_order,
             v.COLLECTION: collection,
@@ -252,11 +254,13 @@ class DebeziumChanges:
             events |= with_dead_letters(events, source_tables.is_null())
         columns = pa.table(events | {name: batch.column(name) for name in keep})
         partition = batch.column("partition") if "partition" in batch.schema.names else None
-        marks = marks_of(operation, source["snapshot"], source["name"], collection, table, partition)
+        marks: Marks = {}
+        if has_snapshot:
+            marks = marks_of(operation, _plain(source["snapshot"]), connector, collection, table, partition)
         keys: frozenset[SourceKey] = frozenset()
         for name in (KEY, MESSAGE_KEY):
             if name in batch.schema.names:
-                keys = source_keys(batch.column(name), operation, source["name"], collection, table)
+                keys = source_keys(batch.column(name), operation, connector, collection, table)
         return ParsedMessages(columns.select([*self.events.names, *keep]), 0, {}, truncates, marks, keys)
 
     def _truncates(self, truncates: pa.Array, tables: pa.Array, batch: pa.RecordBatch) -> Mapping[str, int]:
@@ -299,12 +303,52 @@ class DebeziumChanges:
         )
 
 
-def _sources_of(read: pa.Table) -> tuple[dict[str, pa.Array], pa.Array]:
+def _sources_of(read: pa.Table) -> tuple[dict[str, pa.Array], pa.DictionaryArray]:
     """The fields of the messages' sources, and the names of the source's tables."""
     fields = [field.name for field in CHANGE.field("source").type]
     source = dict(zip(fields, read["source"].combine_chunks().flatten(), strict=True))
-    owner = pc.coalesce(source["schema"], source["db"])
-    return source, pc.binary_join_element_wise(owner, source["table"], ".", null_handling="skip")
+    owner, table = source["schema"], source["table"]
+    if owner.null_count:
+        owner = pc.coalesce(_plain(owner), _plain(source["db"])).dictionary_encode()
+    owners, tables = owner.dictionary.to_pylist(), table.dictionary.to_pylist()
+    width = len(tables) + 1  # the last place is for NULL
+    codes = _codes_of(owner).astype(np.int64) * width + _codes_of(table)
+    distinct, places = _distinct(codes, (len(owners) + 1) * width)
+    parts = [divmod(code, width) for code in distinct.tolist()]
+    names = [".".join(part for part in ([*owners, None][i], [*tables, None][j]) if part is not None) for i, j in parts]
+    return source, pa.DictionaryArray.from_arrays(pa.array(places, pa.int32()), pa.array(names, pa.string()))
+
+
+def _distinct(codes: np.ndarray[Any, np.dtype[np.int64]], limit: int) -> tuple[Any, Any]:
+    """The distinct ones of codes below a limit, and of each code its place among them."""
+    if limit > _COUNTED:
+        return np.unique(codes, return_inverse=True)
+    distinct = np.flatnonzero(np.bincount(codes, minlength=limit))
+    places = np.zeros(limit, dtype=np.int32)
+    places[distinct] = np.arange(len(distinct))
+    return distinct, places[codes]
+
+
+def _codes_of(texts: pa.DictionaryArray) -> _Numbers:
+    """The number of each text; that behind all for NULL."""
+    codes: _Numbers = pc.fill_null(texts.indices, len(texts.dictionary)).to_numpy()
+    return codes
+
+
+def _is_one_of(texts: pa.DictionaryArray, *wanted: str) -> Bools:
+    """A mask of the texts that are among those that are wanted."""
+    among = np.array([*(text in wanted for text in texts.dictionary.to_pylist()), False])
+    mask: Bools = among[_codes_of(texts)]
+    return mask
+
+
+def _is_valid(values: pa.Array) -> Bools:
+    mask: Bools = values.is_valid().to_numpy(zero_copy_only=False)
+    return mask
+
+
+def _plain(texts: pa.DictionaryArray) -> pa.StringArray:
+    return texts.dictionary.take(texts.indices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,7 +455,7 @@ class DebeziumMarkers:
         batch = _without_tombstones(batch)
         read, valid = read_values(batch.column(VALUE), MARKER)
         status, txn_id = (read[name].combine_chunks() for name in ("status", "id"))
-        good = pc.and_(pc.is_in(status, value_set=_STATUSES), txn_id.is_valid())
+        good = pc.is_in(status, value_set=_STATUSES).to_numpy(zero_copy_only=False) & _is_valid(txn_id)
         read, batch, malformed = _without_malformed(self, "transaction marker", read, batch, valid, good)
         if pc.any(pc.not_equal(batch.column("partition"), 0)).as_py():
             raise InputError(
@@ -434,7 +478,8 @@ class DebeziumMarkers:
     def _sources(self, batch: pa.RecordBatch) -> pa.Array:
         if self.source is not None:
             return pa.repeat(pa.scalar(self.source), batch.num_rows)
-        return pc.replace_substring_regex(batch.column("topic"), r"\.[^.]*$", "")
+        topics = batch.column("topic").dictionary_encode()
+        return pc.replace_substring_regex(topics.dictionary, r"\.[^.]*$", "").take(topics.indices)
 
 
 def _without_tombstones(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -448,14 +493,14 @@ def _without_malformed(
     read: pa.Table,
     batch: pa.RecordBatch,
     valid: Bools,
-    good: pa.Array,
+    good: Bools,
 ) -> tuple[pa.Table, pa.RecordBatch, int]:
     """What was read of the `good` messages, these messages, and the number of malformed ones; InputError under `fail`.
 
     `valid` is a mask of the messages of which something was read, `good` a mask of what was read.
     """
     good_rows = valid.copy()
-    good_rows[valid] = pc.fill_null(good, False).to_numpy(zero_copy_only=False)
+    good_rows[valid] = good
     if good_rows.all():
         return read, batch, 0
     malformed = 0
@@ -473,37 +518,13 @@ def _without_malformed(
 
 def _stable_id(txn_id: pa.Array) -> pa.Array:
     # PostgreSQL's id is `number:LSN`, and the LSN differs between BEGIN and END: only the number joins them.
-    numbers = _numbers_of_pairs(txn_id)
+    numbers = pairs(txn_id)
     if numbers is not None:
-        return numbers
+        return numbers[0]
     has_lsn = pc.match_substring_regex(txn_id, _NUMBER_AND_LSN)
     if not pc.any(has_lsn).as_py():
         return txn_id
     return pc.if_else(has_lsn, pc.list_element(pc.split_pattern(txn_id, ":"), 0), txn_id)
-
-
-def _numbers_of_pairs(texts: pa.Array) -> pa.Array | None:
-    """The text in front of the colon if each text is `digits:digits` (or NULL); None otherwise. Some passes over bytes,
-    because a regular expression costs more than the rest of an event's columns."""
-    bounds, data = layout(texts)
-    content = np.frombuffer(data, dtype=np.uint8)[bounds[0] : bounds[-1]]
-    starts, stops = (bounds[:-1] - bounds[0])[filled := bounds[1:] > bounds[:-1]], (bounds[1:] - bounds[0])[filled]
-    colons = np.flatnonzero(content == _COLON)
-    if int(filled.sum()) != len(texts) - texts.null_count or len(colons) != len(starts):
-        return None
-    if not len(colons) or not ((starts < colons) & (colons < stops - 1)).all():
-        return None
-    if int((content - _ZERO < _DIGITS).sum()) != len(content) - len(colons):
-        return None
-    edges = np.zeros(len(content) + 1, dtype=np.int8)
-    edges[colons] = 1
-    edges[stops] -= 1
-    sizes = np.zeros(len(texts) + 1, dtype=np.int32)
-    sizes[1:][filled] = colons - starts
-    content_left = content[np.cumsum(edges[:-1], dtype=np.int8) == 0]
-    valid = texts.is_valid().buffers()[1] if texts.null_count else None
-    buffers = [valid, pa.py_buffer(np.cumsum(sizes, dtype=np.int32)), pa.py_buffer(content_left)]
-    return pa.Array.from_buffers(pa.string(), len(texts), buffers, texts.null_count)
 
 
 def _row_position(lsn: pa.Array, file: pa.Array, pos: pa.Array) -> pa.Array:
@@ -512,6 +533,9 @@ def _row_position(lsn: pa.Array, file: pa.Array, pos: pa.Array) -> pa.Array:
 
 def _marker_position(txn_id: pa.Array) -> pa.Array:
     """The LSN in PostgreSQL's id, or the place in the binlog that MySQL's id has without GTIDs; NULL otherwise."""
+    numbers = pairs(txn_id)
+    if numbers is not None and not txn_id.null_count:
+        return pa.array(numbers[1])
     file, pos = _found(txn_id, r"file=(?P<found>[^,]+)"), _found(txn_id, r"pos=(?P<found>\d+)")
     return pc.coalesce(_whole(_found(txn_id, r"^\d+:(?P<found>\d+)$")), _binlog(file, _whole(pos)))
 

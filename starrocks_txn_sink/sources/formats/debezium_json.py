@@ -30,10 +30,12 @@ from starrocks_txn_sink.sources.formats.json_text import (
 
 _ROWS: Final = ("before", "after")
 _TEXT, _WHOLE = pa.string(), pa.int64()
+_FEW: Final = pa.dictionary(pa.int32(), pa.string())
+"""Texts of which a batch has few different ones."""
 Indexes = np.ndarray[Any, np.dtype[np.int64]]
 _SOURCE: Final = pa.struct(
     [
-        *((name, _TEXT) for name in ("name", "db", "schema", "table", "file", "snapshot")),
+        *((name, _FEW) for name in ("name", "db", "schema", "table", "file", "snapshot")),
         ("lsn", _WHOLE),
         ("pos", _WHOLE),
         ("ts_ms", _WHOLE),
@@ -42,7 +44,8 @@ _SOURCE: Final = pa.struct(
 
 CHANGE: Final = pa.schema(
     [
-        *((name, _TEXT) for name in (*_ROWS, "op")),
+        *((name, _TEXT) for name in _ROWS),
+        ("op", _FEW),
         ("source", _SOURCE),
         ("transaction", pa.struct([("id", _TEXT), ("total_order", _WHOLE)])),
     ]

@@ -90,9 +90,9 @@ class DebeziumMessages:
         """A mask of the markers; None without any."""
         topics = batch.column(TOPIC).dictionary_encode()
         is_marker = [name.rpartition(".")[2] == self.transaction_topic for name in topics.dictionary.to_pylist()]
-        if True not in is_marker:
+        mask: Bools = np.array(is_marker, dtype=bool)[topics.indices.to_numpy()]
+        if not mask.any():
             return None
-        mask: Bools = np.array(is_marker)[topics.indices.to_numpy()]
         read, valid = read_members(batch.column(VALUE).filter(pa.array(mask)), _OPERATION, "payload")
         changes = valid.copy()
         changes[valid] = read["op"].is_valid().to_numpy()

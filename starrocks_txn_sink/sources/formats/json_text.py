@@ -38,11 +38,30 @@ def read_members(
     the compiled loop `other_way` reads the values, or Python one by one.
     """
     plain = pa.schema([field.with_type(LIST_TEXT) if pa.types.is_list(field.type) else field for field in fields])
+    texts = pa.schema([field.with_type(_without_dictionary(field.type)) for field in fields])
     read = read_objects(values, plain, lambda value: judge_object(value, fields, wrapper), wrapper)
     table = None if read is None else _with_lists(read[0], fields)
-    return (
-        (other_way or read_one_by_one)(values, fields, wrapper) if read is None or table is None else (table, read[1])
-    )
+    if read is not None and table is not None:
+        return table, read[1]
+    table, valid = (other_way or read_one_by_one)(values, texts, wrapper)
+    for number, field in enumerate(fields):
+        column = _encoded(table.column(number).combine_chunks(), field.type)
+        table = table.set_column(number, field, column)
+    return table, valid
+
+
+def _without_dictionary(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(kind):
+        return pa.struct([member.with_type(_without_dictionary(member.type)) for member in kind])
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _encoded(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """A column with the dictionaries of `kind`."""
+    if pa.types.is_struct(kind):
+        members = [_encoded(column.field(number), member.type) for number, member in enumerate(kind)]
+        return pa.StructArray.from_arrays(members, fields=list(kind), mask=column.is_null())
+    return column.dictionary_encode() if pa.types.is_dictionary(kind) else column
 
 
 def _with_lists(table: pa.Table, fields: pa.Schema) -> pa.Table | None:
@@ -103,7 +122,7 @@ def members_of(text: str, wrapper: str | None = None) -> dict[str, tuple[Any, st
 def _field(kind: pa.DataType, value: Any, raw: str) -> Any:
     if kind == LIST_TEXT:
         return _list_text(value, raw)
-    return text_of(value, raw) if kind == pa.string() else _nested(kind, value)
+    return text_of(value, raw) if _without_dictionary(kind) == pa.string() else _nested(kind, value)
 
 
 def _list_text(value: Any, raw: str) -> str | None:
@@ -119,7 +138,7 @@ def _nested(kind: pa.DataType, value: Any) -> Any:
         return None
     if kind == pa.int64():
         return whole_number(value)
-    if kind == pa.string() and isinstance(value, str):
+    if _without_dictionary(kind) == pa.string() and isinstance(value, str):
         return text_of(value, value)
     if pa.types.is_struct(kind) and isinstance(value, dict):
         return {member.name: _nested(member.type, value.get(member.name)) for member in kind}

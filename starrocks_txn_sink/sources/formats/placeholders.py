@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from starrocks_txn_sink.compiled.texts import search
 from starrocks_txn_sink.errors import OptionError
 from starrocks_txn_sink.rows.json_members import members
 from starrocks_txn_sink.rows.segments import Bools, layout
@@ -69,9 +70,11 @@ def spellings_of_unavailable(placeholder: str) -> UnavailableSpellings:
 
 def rows_with(spellings: UnavailableSpellings, rows: pa.Array) -> pa.Array:
     """A mask of the rows (JSON) that have a placeholder."""
+    mask = pa.repeat(pa.scalar(False), len(rows))
+    if search(rows, [spelling.encode() for spelling in spellings.in_row]) is False:
+        return mask
     offsets, data = layout(rows)
     content = bytes(memoryview(data)[offsets[0] : offsets[-1]])
-    mask = pa.repeat(pa.scalar(False), len(rows))
     for spelling in spellings.in_row:
         if spelling.encode() in content:  # no row, as a rule; a search in each row would cost more than its parsing
             mask = pc.or_(mask, pc.fill_null(pc.match_substring(rows, spelling), False))
