@@ -20,6 +20,7 @@ from starrocks_txn_sink.protocol.snapshots import Marks
 from starrocks_txn_sink.protocol.source_keys import SourceKey
 from starrocks_txn_sink.rows.json_members import members
 from starrocks_txn_sink.rows.segments import Bools
+from starrocks_txn_sink.sources.formats.coded import is_one_of, joined, plain
 from starrocks_txn_sink.sources.formats.connect_values import MALFORMED, PlansOfValues, convert_rows
 from starrocks_txn_sink.sources.formats.debezium_json import CHANGE, MARKER, read_keys, read_values
 from starrocks_txn_sink.sources.formats.debezium_other import (
@@ -70,7 +71,6 @@ _Numbers = np.ndarray[Any, np.dtype[np.int32]]
 _OPS: Final = (_INSERT, "u", v.SNAPSHOT, DELETE, LOGICAL, TRUNCATE)
 _WITHOUT_ROW: Final = (LOGICAL, TRUNCATE)
 _STATUSES: Final = pa.array([v.BEGIN, v.END])
-_COUNTED: Final = 1 << 14  # codes that are counted in place of sorted
 _NUMBER_AND_LSN: Final = r"^\d+:\d+$"
 _BINLOG_FILE: Final = 1 << 32  # a binlog file has at most 4 GiB, so file number × this + offset ascends
 _BINLOG_FILES: Final = 1 << 31
@@ -131,8 +131,8 @@ class DebeziumChanges:
         read, valid = read_values(batch.column(VALUE), CHANGE)
         rows = self._rows(read, batch, valid)
         source, operation = read["source"].combine_chunks(), read["op"].combine_chunks()
-        good = _is_one_of(operation, *_OPS) & _is_valid(source) & _is_valid(rows.text) & rows.sound
-        logical = _is_one_of(operation, LOGICAL)
+        good = is_one_of(operation, *_OPS) & _is_valid(source) & _is_valid(rows.text) & rows.sound
+        logical = is_one_of(operation, LOGICAL)
         good &= ~(logical & ~_is_valid(read["transaction"].combine_chunks()))
         good &= logical | _is_valid(source.field("table"))
         read = read.append_column(model.ROW, rows.text).append_column(_UNAVAILABLE, rows.unavailable)
@@ -148,7 +148,7 @@ class DebeziumChanges:
         """The rows of the values that were read."""
         before, after = (read[name].combine_chunks() for name in ("before", "after"))
         operation = read["op"].combine_chunks()
-        deleted = _is_one_of(operation, DELETE)
+        deleted = is_one_of(operation, DELETE)
         deletes = pa.array(deleted)
         sound: Bools = np.ones(len(deletes), dtype=bool)
         plans = PlansOfValues()
@@ -169,13 +169,13 @@ class DebeziumChanges:
             by_value = np.isin(of_before[place], plans.unsigned) & (of_keys_of_rows != MALFORMED)
             of_before[place] = np.where(by_value, of_before[place], of_keys_of_rows)
         text = pc.if_else(deletes, before, after) if deletes.true_count else after
-        without = _is_one_of(operation, *_WITHOUT_ROW)
+        without = is_one_of(operation, *_WITHOUT_ROW)
         text = pc.if_else(pa.array(without), "{}", text) if without.any() else text
         unavailable: Bools = np.zeros(len(text), dtype=bool)
         if self.unavailable is not None:
             unavailable = rows_with(self.unavailable, text).to_numpy(zero_copy_only=False) & ~deleted
             if self.keeps_unchanged and unavailable.any():
-                inserted = _is_one_of(operation, _INSERT) | moved
+                inserted = is_one_of(operation, _INSERT) | moved
                 text, unavailable = without_unavailable(self.unavailable, text, unavailable, inserted)
         plan_numbers = np.where(deleted, of_before, of_after)
         sound &= plan_numbers != MALFORMED
@@ -199,9 +199,9 @@ class DebeziumChanges:
         key = next((name for name in (KEY, MESSAGE_KEY) if name in batch.schema.names), None)
         changes = DebeziumRows(
             pa.array(tables, pa.string()).take(names.indices),
-            _plain(names),
-            _plain(read["op"].combine_chunks()),
-            _plain(source["name"]),
+            plain(names),
+            plain(read["op"].combine_chunks()),
+            plain(source["name"]),
             source["lsn"],
             read["before"].combine_chunks(),
             read["after"].combine_chunks(),
@@ -216,21 +216,21 @@ class DebeziumChanges:
         source, collection = _sources_of(read)
         txn_id, total_order = read["transaction"].combine_chunks().flatten()
         operation = read["op"].combine_chunks()
-        logical = pa.array(_is_one_of(operation, LOGICAL))
+        logical = pa.array(is_one_of(operation, LOGICAL))
         if logical.true_count:
-            collection = pc.if_else(logical, pa.scalar(None, pa.string()), _plain(collection)).dictionary_encode()
+            collection = pc.if_else(logical, pa.scalar(None, pa.string()), plain(collection)).dictionary_encode()
         source_tables, table = self.tables.tables_of(collection)
-        collection = _plain(collection)
-        without = pa.array(_is_one_of(operation, *_WITHOUT_ROW))
+        collection = plain(collection)
+        without = pa.array(is_one_of(operation, *_WITHOUT_ROW))
         truncates: Mapping[str, int] = {}
         if without.true_count:
-            is_truncate = pa.array(_is_one_of(operation, TRUNCATE))
+            is_truncate = pa.array(is_one_of(operation, TRUNCATE))
             truncates = self._truncates(pc.and_(is_truncate, pc.is_valid(source_tables)), table, batch)
             table = pc.if_else(without, pa.scalar(None, table.type), table)
             source_tables = pc.if_else(without, "", source_tables)
             collection = pc.if_else(logical, LOGICAL_COLLECTION, collection)
         has_snapshot = v.SNAPSHOT in operation.dictionary.to_pylist()
-        operation, connector = _plain(operation), _plain(source["name"])
+        operation, connector = plain(operation), plain(source["name"])
         events = {
             SOURCE_PARTITION: batch.column(SOURCE_PARTITION) if self.placed else connector,
             model.TXN_ID: _stable_id(txn_id),
@@ -256,7 +256,7 @@ class DebeziumChanges:
         partition = batch.column("partition") if "partition" in batch.schema.names else None
         marks: Marks = {}
         if has_snapshot:
-            marks = marks_of(operation, _plain(source["snapshot"]), connector, collection, table, partition)
+            marks = marks_of(operation, plain(source["snapshot"]), connector, collection, table, partition)
         keys: frozenset[SourceKey] = frozenset()
         for name in (KEY, MESSAGE_KEY):
             if name in batch.schema.names:
@@ -307,48 +307,15 @@ def _sources_of(read: pa.Table) -> tuple[dict[str, pa.Array], pa.DictionaryArray
     """The fields of the messages' sources, and the names of the source's tables."""
     fields = [field.name for field in CHANGE.field("source").type]
     source = dict(zip(fields, read["source"].combine_chunks().flatten(), strict=True))
-    owner, table = source["schema"], source["table"]
+    owner = source["schema"]
     if owner.null_count:
-        owner = pc.coalesce(_plain(owner), _plain(source["db"])).dictionary_encode()
-    owners, tables = owner.dictionary.to_pylist(), table.dictionary.to_pylist()
-    width = len(tables) + 1  # the last place is for NULL
-    codes = _codes_of(owner).astype(np.int64) * width + _codes_of(table)
-    distinct, places = _distinct(codes, (len(owners) + 1) * width)
-    parts = [divmod(code, width) for code in distinct.tolist()]
-    names = [".".join(part for part in ([*owners, None][i], [*tables, None][j]) if part is not None) for i, j in parts]
-    return source, pa.DictionaryArray.from_arrays(pa.array(places, pa.int32()), pa.array(names, pa.string()))
-
-
-def _distinct(codes: np.ndarray[Any, np.dtype[np.int64]], limit: int) -> tuple[Any, Any]:
-    """The distinct ones of codes below a limit, and of each code its place among them."""
-    if limit > _COUNTED:
-        return np.unique(codes, return_inverse=True)
-    distinct = np.flatnonzero(np.bincount(codes, minlength=limit))
-    places = np.zeros(limit, dtype=np.int32)
-    places[distinct] = np.arange(len(distinct))
-    return distinct, places[codes]
-
-
-def _codes_of(texts: pa.DictionaryArray) -> _Numbers:
-    """The number of each text; that behind all for NULL."""
-    codes: _Numbers = pc.fill_null(texts.indices, len(texts.dictionary)).to_numpy()
-    return codes
-
-
-def _is_one_of(texts: pa.DictionaryArray, *wanted: str) -> Bools:
-    """A mask of the texts that are among those that are wanted."""
-    among = np.array([*(text in wanted for text in texts.dictionary.to_pylist()), False])
-    mask: Bools = among[_codes_of(texts)]
-    return mask
+        owner = pc.coalesce(plain(owner), plain(source["db"])).dictionary_encode()
+    return source, joined(owner, source["table"])
 
 
 def _is_valid(values: pa.Array) -> Bools:
     mask: Bools = values.is_valid().to_numpy(zero_copy_only=False)
     return mask
-
-
-def _plain(texts: pa.DictionaryArray) -> pa.StringArray:
-    return texts.dictionary.take(texts.indices)
 
 
 @dataclass(frozen=True, slots=True)
