@@ -6,7 +6,8 @@
 #define PREFIXES 8 /* a batch has the messages of few tables at a time */
 #define MEMBERS 32
 #define LONGEST_NAME 16 /* in quotes, with its colon */
-#define RECENT 8
+#define SLOTS 256
+#define MOST_TEXTS (SLOTS * 3 / 4)
 
 int64_t txn_sink_sources(void) { return SOURCES; }
 int32_t txn_sink_slack(void) { return SLACK; }
@@ -29,10 +30,12 @@ typedef struct {
     int count;
 } Shape;
 
-/* The texts that a coded column had last. */
+/* The texts of a coded column by their hashes: in a slot that is used, where the text is in the column's data, and its
+   number. `hit` is the slot of the value before. */
 typedef struct {
-    int32_t at[RECENT], code[RECENT];
-    int count, newest, hit;
+    int32_t at[SLOTS], code[SLOTS];
+    uint8_t used[SLOTS];
+    int count, hit;
 } Coder;
 
 /* What is known of the values before: `shapes` by the first column of an object, and the last of them of a value whose
@@ -261,6 +264,19 @@ static inline int is_same(Place known, Place text, int64_t size, Place last) {
     return !memcmp(known, text, (size_t)size);
 }
 
+static inline int slot_of(Place text, int64_t size) {
+    uint32_t hash = 2166136261u; /* FNV-1a */
+    for (int64_t i = 0; i < size; i++) hash = (hash ^ text[i]) * 16777619u;
+    return (int)((hash ^ hash >> 16) % SLOTS);
+}
+
+static inline int has_text(const Column *column, const Coder *coder, int n, Place text, int64_t size, Place last) {
+    int32_t known;
+    if (!coder->used[n]) return 0;
+    memcpy(&known, column->data + coder->at[n], 4);
+    return known == size && is_same(column->data + coder->at[n] + 4, text, size, last);
+}
+
 /* Write the code of the field's text, which joins the column's texts if it is new; 0 for a lone surrogate. */
 static inline int append_code(Column *column, int64_t row, const Field *field, Place last, Coder *coder) {
     int64_t size = field->end - field->start;
@@ -275,25 +291,27 @@ static inline int append_code(Column *column, int64_t row, const Field *field, P
         size = end - text;
         last = text; /* not in the value */
     }
-    for (int i = 0; i < coder->count; i++) {
-        int n = (coder->hit + i) % coder->count;
-        int32_t known;
-        memcpy(&known, column->data + coder->at[n], 4);
-        if (known == size && is_same(column->data + coder->at[n] + 4, text, size, last)) {
-            coder->hit = n;
-            column->ends[row] = coder->code[n];
-            return 1;
-        }
+    int n = coder->hit;
+    if (!has_text(column, coder, n, text, size, last)) {
+        for (n = slot_of(text, size); coder->used[n]; n = (n + 1) % SLOTS)
+            if (has_text(column, coder, n, text, size, last)) break;
     }
-    if (!field->escaped) memcpy(to + 4, text, (size_t)size);
-    int32_t known = (int32_t)size;
-    memcpy(to, &known, 4);
-    coder->newest = (coder->newest + 1) % RECENT;
-    if (coder->count < RECENT) coder->newest = coder->count++;
-    coder->hit = coder->newest;
-    coder->at[coder->newest] = (int32_t)column->first;
-    column->ends[row] = coder->code[coder->newest] = (int32_t)column->members++;
-    column->first += size + 4;
+    coder->hit = n;
+    if (!coder->used[n]) {
+        if (coder->count == MOST_TEXTS) { /* those that come again have further numbers */
+            memset(coder->used, 0, sizeof(coder->used));
+            coder->count = 0;
+        }
+        int32_t known = (int32_t)size;
+        memcpy(to, &known, 4);
+        if (!field->escaped) memcpy(to + 4, text, (size_t)size);
+        coder->used[n] = 1;
+        coder->count++;
+        coder->at[n] = (int32_t)column->first;
+        coder->code[n] = (int32_t)column->members++;
+        column->first += size + 4;
+    }
+    column->ends[row] = coder->code[n];
     return 1;
 }
 
@@ -347,8 +365,12 @@ int64_t txn_sink_read(const void *bounds, int32_t wide, const uint8_t *data, con
     int64_t value = *next;
     for (int64_t n = 0; !row && n < count; n++)
         if (columns[n].ends) columns[n].ends[0] = 0;
-    for (int n = 0; n < FIELDS; n++) before.shapes[n].count = before.coders[n].count = 0;
-    before.shapes[FIELDS].count = 0;
+    for (int n = 0; n <= FIELDS; n++) before.shapes[n].count = 0;
+    for (int64_t n = 0; n < count; n++) {
+        if (!columns[n].coded) continue;
+        memset(before.coders[n].used, 0, sizeof(before.coders[n].used));
+        before.coders[n].count = before.coders[n].hit = 0;
+    }
     for (; value < values; value++) {
         Bounds b = {data + bound(bounds, wide, value + 1), last};
         int64_t filled = 0;

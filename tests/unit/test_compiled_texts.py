@@ -78,11 +78,12 @@ def _values(rng: random.Random) -> list[dict[str, Any]]:
     """Objects that mostly have the members of the one before, in the same order."""
     names, inner = ["a", "o", "t", "other", LONG, *(f"m{n}" for n in range(40))], ["b", "n", "c"]
     values = list[dict[str, Any]]()
-    for _ in range(300):
+    for number in range(600):
+        many = [f"{rng.randrange(400)} of many"] * 50 if number % 300 > 20 else []
         if rng.random() < 0.05:
             rng.shuffle(names)
             rng.shuffle(inner)
-        text = rng.choice(["x", "y", "é\n", "", "long text " * 9, None, str(rng.randrange(12))])
+        text = rng.choice(["x", "y", "é\n", "", "long text " * 9, None, str(rng.randrange(12)), *many])
         of_inner = {"b": rng.choice(["p", "q", None, str(rng.randrange(20))]), "n": rng.randrange(99), "c": [1]}
         whole = {"a": text, "o": {name: of_inner[name] for name in inner[: rng.randint(1, 3)]}, "t": text}
         values.append({name: whole.get(name, rng.choice([1, "x", None, [{}]])) for name in names[: rng.randint(3, 45)]})
@@ -95,7 +96,7 @@ def test_objects_with_changing_members_and_many_texts(seed: int, wrapper: str | 
     rng = random.Random(seed)
     values = _values(rng)
     separators = rng.choice([(",", ":"), (", ", ": ")])
-    asked = [number for number in range(300) if rng.random() < 0.02]  # Python reads these, and C goes on behind them
+    asked = [number for number in range(600) if rng.random() < 0.01]  # Python reads these, and C goes on behind them
     texts = [json.dumps(value, separators=separators) for value in values]
     for number in asked:
         texts[number] = '{"\\u0061' + texts[number][len('{"a') :] if texts[number].startswith('{"a"') else texts[number]
