@@ -21,8 +21,6 @@ _SPARK = {
     "spark.driver.memory": "700m",
     "spark.python.authenticate.socketTimeout": "120s",
 }
-_DAEMONS = {"pyspark.daemon", "starrocks_txn_sink.writer.daemon"}
-"""Spark's own and that of `recommended_conf`, which `sync` has; workers are forks of it."""
 
 
 class SyncProcess:
@@ -69,16 +67,6 @@ class SyncProcess:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         self._process.wait(20)
-
-    def kill_workers(self) -> int:
-        """`kill -9` of the Python processes of tasks; how many there were: none before the first lane has run."""
-        killed = 0
-        for process in self._tree():
-            with suppress(psutil.NoSuchProcess):
-                if _DAEMONS & {*process.cmdline()}:
-                    process.kill()
-                    killed += 1
-        return killed
 
     def _tree(self) -> list[psutil.Process]:
         try:
