@@ -175,7 +175,11 @@ def _quote(value: Any) -> str:
 # --- lines of the sink's events ---
 
 REPEAT_SECONDS = 30.0
-_SAME = ("job", "lane", "step", "table", "code", "kind", "reason", "stage", "place")  # equal in a repetition
+# Equal in a repetition. Columns and sources are told once: of others within the seconds it is no repetition.
+_SAME = (
+    *("job", "lane", "step", "table", "code", "kind", "reason", "stage", "place"),
+    *("columns", "unknown", "gone", "source"),
+)
 _MOST_KINDS = 1000
 
 

@@ -271,6 +271,23 @@ def test_a_repeated_warning_is_one_line_that_counts_the_others() -> None:
     assert repeats.due("step.failed", fields) == {}
 
 
+@pytest.mark.parametrize(
+    ("event", "name"),
+    [
+        ("columns.unfilled", "columns"),
+        ("columns.unknown", "unknown"),
+        ("columns.gone", "gone"),
+        ("snapshot.repeated", "source"),
+    ],
+)
+def test_what_is_told_once_of_other_columns_or_sources_is_no_repetition(event: str, name: str) -> None:
+    repeats = Repeats(lambda: 0.0)
+    fields = {"job": "shop", "table": "orders", name: "a"}
+    assert repeats.due(event, fields) == {}
+    assert repeats.due(event, fields) is None
+    assert repeats.due(event, {**fields, name: "b"}) == {}
+
+
 def test_the_kinds_of_warnings_that_are_remembered_are_bounded() -> None:
     repeats = Repeats(lambda: 0.0)
     for number in range(1500):
