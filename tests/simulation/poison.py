@@ -60,6 +60,11 @@ class JudgingServer(ModelServer):
         self._rejected: dict[int, dict[str, int]] = {}  # by id of the transaction: rows of each table, -1 in trouble
         self.store.keys[DEAD_LETTER_TABLE] = "id"
 
+    @property
+    def has_rejected(self) -> bool:
+        """Whether a commit was refused for its bad rows."""
+        return any(count > 0 for tables in self._rejected.values() for count in tables.values())
+
     def _refuse_commit(self, task: Task, fault: Fault | None) -> str | None:
         """With a log if a row of the table is good; else with the words for trouble of the server's own."""
         trouble = super()._refuse_commit(task, fault) or self._trouble(task)

@@ -22,6 +22,7 @@ from starrocks_txn_sink.writer.runner import Performer
 from .driver import DATABASE, JOB
 from .lane import NOTHING
 from .orders import follow, perform
+from .poison import JudgingServer
 from .scheduler import Fiber, Node
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 Place = tuple[str, int]
 _DEADLINE = 60.0
+_LOOK_SECONDS, _MOST_LOOKS = 2.0, 40
+_ALTER_SECONDS = 40.0  # behind the first rejection, at most: a search goes on for some of them
 
 
 class Replayer(Node):
@@ -135,7 +138,7 @@ class Replays:
         self._world = world
 
     def plan(self, upto: float) -> None:
-        """The tables are altered some time before `upto`; replays come before and after."""
+        """The tables are altered some time before `upto`, or when rows were rejected; replays come before and after."""
         world, rng = self._world, self._world.rng
         altered = rng.uniform(0.0, upto)
         world.scheduler.after(altered, self._alter)
@@ -143,9 +146,18 @@ class Replays:
             world.scheduler.after(rng.uniform(altered * 0.8, upto), self._start, True)
         world.scheduler.after(upto + 1.0, self._until_done, 20)
 
-    def _alter(self) -> None:
-        self._world.trace.say("an operator", "alters the tables: what was bad can be written")
-        self._world.cluster.server.lenient = True  # type: ignore[attr-defined]
+    def _alter(self, looks: int = _MOST_LOOKS) -> None:
+        """An operator alters tables because rows were rejected, which takes as long as the source has none."""
+        world = self._world
+        server = world.cluster.server
+        assert isinstance(server, JudgingServer)
+        if looks and not server.has_rejected:
+            world.scheduler.after(_LOOK_SECONDS, self._alter, looks - 1)
+        elif looks:
+            world.scheduler.after(world.rng.uniform(0.0, _ALTER_SECONDS), self._alter, 0)
+        else:
+            world.trace.say("an operator", "alters the tables: what was bad can be written")
+            server.lenient = True
 
     def _start(self, trouble: bool) -> Replayer:
         replayer = Replayer(self._world, len(self.made))
