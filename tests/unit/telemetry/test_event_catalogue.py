@@ -286,6 +286,7 @@ def test_a_day_of_events_moves_every_metric(options: SinkOptions) -> None:
     record(Event("tables.verified", {"database": "shop", "found": {"shop": Verified(1, 2, 1, 1, 5, "0/1")}}))
     paced = {"job": "shop", "freshness": 1.0, "late": 0.02, "reason": "slow", "pause": 0.5, "interval": 0.75}
     record(Event("commits.paced", paced))
+    record(Event("assembler.counted", {"query": "q", "name": "q/lane", "counts": {"malformed": 1}}))
     snapshot = {"tables": 2, "over": 1, "text": "1 of 2 tables", "tables_over": ["public.items"]}
     record(Event("snapshot.progressed", {"job": "shop", **snapshot}))
     assert {metric.name for metric in METRICS} - moved_names == NOT_OF_THAT_DAY
