@@ -21,7 +21,7 @@ from tests.support.connect_schema import change as described, field
 from tests.support.manual_clock import ManualClock
 from tests.unit.writer.test_single_changes import ORDERS, messages, spec
 
-FIELDS = {"id": field("int64"), "note": field("string"), "gone": field("int32")}
+FIELDS = {"id": field("int64"), "note": field("string"), "gone": field("int32") | {"default": 7}}
 TRANSACTION = {"id": "5:9", "total_order": 1, "data_collection_order": 1}
 
 
@@ -73,5 +73,7 @@ def test_the_types_of_a_waiting_row_s_new_columns_are_carried_to_the_micro_batch
     assert later.schema.types_of("orders", "note") == ["STRING"]
     assert later.schema.types_of("orders", "gone") == ["INT"]
     assert later.schema.types_of("orders", "id") == [], "the table has it"
+    filled = [name for name in ("note", "gone") if later.schema.filled("orders", name)]
+    assert filled == ["gone"], "the source has filled it in its rows, which is said when the column is added"
     assert list(later([pa.RecordBatch.from_pylist([], schema=messages((ORDERS, 0, 5, None)).schema)])) == []
     later.close()
