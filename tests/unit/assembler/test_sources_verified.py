@@ -308,6 +308,25 @@ def test_a_long_way_back_is_proved_on_the_way() -> None:
     assert len(stage.out) == 400
 
 
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_a_long_way_back_may_begin_behind_the_newest_ones(forgotten: bool) -> None:
+    """A connector that is killed has sent the newest transactions, and sends old ones again before they are read."""
+    stage = Stage()
+    transactions = {number: by_gtid("0-1", number, number, 10 * number) for number in range(1, 700)}
+
+    def again(numbers: range) -> list[Fields]:
+        events = [event for number in numbers for event in transactions[number]]
+        return [event | {"sequence": 900 + event["sequence"]} if event.get("status") else event for event in events]
+
+    stage.feed(*(event for number in range(1, 600) for event in transactions[number]))
+    if forgotten:
+        stage.header = json.dumps(json.loads(stage.header) | {"settled": []})
+    newest = (event for number in range(600, 700) for event in transactions[number])
+    stage.feed(*newest, *again(range(101, 104)))
+    stage.feed(*again(range(104, 700)), *by_gtid("0-1", 700, 3000, 7000))
+    assert (stage.counted.released, len(stage.out)) == (700, 700)
+
+
 def test_a_known_id_with_rows_at_another_position_stops_the_query() -> None:
     stage = Stage()
     stage.feed(*at("7", 1, 30), end("5", 2, 35, {}), now=0)
