@@ -228,7 +228,13 @@ ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
             ),
             Panel(
                 "Since the last proof",
-                [(f"time() - max by (sink_job) ({metric('verified_timestamp_seconds')})", "{{sink_job}}")],
+                [
+                    (
+                        f"(time() - max by (sink_job) ({metric('verified_timestamp_seconds')})) * on (sink_job) "
+                        f"group_right () max by (sink_job, position) ({metric('verified_info')})",
+                        "{{sink_job}} at {{position}}",
+                    )
+                ],
                 "s",
             ),
             Panel("First snapshot", [(f"max by (job, state) ({metric('snapshot_tables')})", "{{job}}: {{state}}")]),

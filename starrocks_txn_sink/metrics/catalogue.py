@@ -127,6 +127,11 @@ METRICS = (
         (JOB, "state"),
     ),
     _gauge("verified_different_rows", "Rows that the last whole `verify` has left as different.", (JOB,)),
+    _gauge(
+        "verified_info",
+        "Always 1; the label holds the source's position of the last whole `verify`.",
+        (JOB, "position"),
+    ),
     # fresh
     _histogram(
         "end_to_end_latency_seconds",

@@ -428,6 +428,7 @@ class Model:
                 self.verified[job] = verdict
                 self.metrics.set("verified_timestamp_seconds", verdict.at, job)
                 self.metrics.set("verified_different_rows", verdict.rows, job)
+                self.metrics.tell("verified_info", job, verdict.position)
                 for state in PROOFS:
                     self.metrics.set("verified_tables", getattr(verdict, state), job, state)
 

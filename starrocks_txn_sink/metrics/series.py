@@ -55,6 +55,13 @@ class MetricValues:
         """Set a gauge."""
         self._numbers[name][labels] = value
 
+    def tell(self, name: str, first: str, text: str) -> None:
+        """Set a gauge whose second label is its text to 1, and end the series of the first label's former text."""
+        numbers = self._numbers[name]
+        for former in [labels for labels in numbers if labels[0] == first]:
+            del numbers[former]
+        self.set(name, 1.0, first, text)
+
     def replace(self, name: str, values: Mapping[str, float]) -> None:
         """Set the series of a gauge with one label to `values`, and end its other series."""
         self._numbers[name].clear()

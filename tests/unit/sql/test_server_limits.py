@@ -155,6 +155,7 @@ def test_the_last_proof_is_read_from_the_ledger(server: Emulator) -> None:
         assert model.metrics.value("verified_tables", "j", state) == count
     assert model.metrics.value("verified_timestamp_seconds", "j") == 1_790_000_000
     assert model.metrics.value("verified_different_rows", "j") == 7
+    assert model.metrics.values("verified_info") == {("j", "0/1D4C3A8"): 1}
     said = dashboard_state(model, 0.0, 60.0)["right"]["verified"]
     assert said == [
         "j: not equal to the source at 2026-09-21 14:13 UTC, position 0/1D4C3A8: "
@@ -162,6 +163,7 @@ def test_the_last_proof_is_read_from_the_ledger(server: Emulator) -> None:
     ]
     model.record(Event("tables.verified", {"database": "shop", "found": {"j": Verified(2, 50, 0, 0, 0, "a:7")}}))
     assert model.metrics.value("verified_tables", "j", "different") == 0
+    assert model.metrics.values("verified_info") == {("j", "a:7"): 1}  # no series of the position before
 
 
 def test_the_metrics_of_tablets() -> None:
