@@ -66,7 +66,11 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="the longest wait for the job to pass a position (default %(default)g)",
     )
-    parser.add_argument("--yes", action="store_true", help="write without asking; without a terminal it is needed")
+    consent = parser.add_mutually_exclusive_group()
+    consent.add_argument("--yes", action="store_true", help="write without asking; without a terminal it is needed")
+    consent.add_argument(
+        "--dry-run", action="store_true", help="show the repair, and write and ask nothing; a repair without an answer"
+    )
     parser.add_argument(
         "--hold",
         type=int,
@@ -82,8 +86,9 @@ def run(args: argparse.Namespace) -> int:
     for pattern in args.table:
         groups_of(pattern, option="--table")
     pattern = "|".join(f"(?:{pattern})" for pattern in args.table) or None
-    if args.yes and not args.repair:
-        raise OptionError("--yes agrees to a repair, and --repair is missing.", hint="Add --repair, or leave it out.")
+    if (args.yes or args.dry_run) and not args.repair:
+        said = "--yes agrees to a repair" if args.yes else "--dry-run shows a repair"
+        raise OptionError(f"{said}, and --repair is missing.", hint="Add --repair, or leave it out.")
     share = share_of(args.sample)
     return carry_out(args, matching(pattern), share, repair=args.repair, kept=args.resume, exact=args.exact)
 
@@ -108,7 +113,7 @@ def carry_out(
     progress = Progress(sys.stderr, clock)
 
     def agreed(plan: Sequence[str]) -> bool:
-        return _agreed(plan, progress, yes=args.yes)
+        return _agreed(plan, progress, yes=args.yes, dry=args.dry_run)
 
     mending = Mending(args.hold, agreed) if repair else None
     sync = read_sync(args.file)
@@ -123,13 +128,16 @@ def carry_out(
     return report.exit_code
 
 
-def _agreed(plan: Sequence[str], progress: Progress, *, yes: bool) -> bool:
+def _agreed(plan: Sequence[str], progress: Progress, *, yes: bool = False, dry: bool = False) -> bool:
     """Show the plan; whether it is to be carried out."""
     progress.says("The repair:")
     for line in plan:
         progress.says(f"  {line}")
     if yes:
         return True
+    if dry:
+        progress.says("Nothing is written: --dry-run shows the repair alone.")
+        return False
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         progress.says("Nothing is written: --yes agrees to it where nobody can be asked.")
         return False

@@ -23,27 +23,32 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize(
-    ("typed", "terminal", "yes", "agreed"),
+    ("typed", "terminal", "word", "agreed"),
     [
-        ("y\n", True, False, True),
-        ("YES\n", True, False, True),
-        ("\n", True, False, False),
-        ("n\n", True, False, False),
-        ("", True, False, False),
-        ("y\n", False, False, False),
-        ("", False, True, True),
+        ("y\n", True, "", True),
+        ("YES\n", True, "", True),
+        ("\n", True, "", False),
+        ("n\n", True, "", False),
+        ("", True, "", False),
+        ("y\n", False, "", False),
+        ("", False, "yes", True),
+        ("y\n", True, "dry", False),
+        ("", False, "dry", False),
     ],
 )
-def test_who_agrees(monkeypatch: pytest.MonkeyPatch, typed: str, terminal: bool, yes: bool, agreed: bool) -> None:
+def test_who_agrees(monkeypatch: pytest.MonkeyPatch, typed: str, terminal: bool, word: str, agreed: bool) -> None:
     kind = Terminal if terminal else io.StringIO
     monkeypatch.setattr(sys, "stdin", kind(typed))
     monkeypatch.setattr(sys, "stderr", said := kind())
-    assert _agreed(["orders: write 3 rows"], Progress(said, ManualClock()), yes=yes) is agreed
+    assert (
+        _agreed(["orders: write 3 rows"], Progress(said, ManualClock()), yes=word == "yes", dry=word == "dry") is agreed
+    )
     assert "  orders: write 3 rows\n" in said.getvalue()
     assert ("Nothing is written" in said.getvalue()) is not agreed
+    assert ("[y/N]" in said.getvalue()) is (terminal and not word)
 
 
-@pytest.mark.parametrize("words", [["--hold", "0"], ["--hold", "601"], ["--yes"]])
+@pytest.mark.parametrize("words", [["--hold", "0"], ["--hold", "601"], ["--yes"], ["--dry-run"]])
 def test_words_that_cannot_be(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
     assert cli.main(["verify", "shop.toml", *words]) == 2
     assert words[0] in capsys.readouterr().err
