@@ -66,6 +66,13 @@ class Connect(RunningServer):
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    def lose_place(self, mode: str) -> None:
+        """Without its offsets, and with this `snapshot.mode`, from the next start on."""
+        (self.folder / "offsets").unlink()
+        for file in self._files:
+            with Path(file).open("a", encoding="utf-8") as settings:
+                settings.write(f"snapshot.mode={mode}\n")  # of a name that stands twice, Java takes the last one
+
     @property
     def streams(self) -> bool:
         """A start goes on after the snapshot: the stored offset is of a change. Killed earlier, PostgreSQL's connector

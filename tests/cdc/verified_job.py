@@ -83,14 +83,25 @@ class Traffic:
 class Fixture:
     """A job that runs, with its file."""
 
-    def __init__(self, db: Database, warehouse: Warehouse, file: Path, process: SyncProcess, traffic: Traffic) -> None:
+    def __init__(
+        self,
+        db: Database,
+        warehouse: Warehouse,
+        file: Path,
+        process: SyncProcess,
+        traffic: Traffic,
+        broker: Broker,
+        connect: Connect,
+    ) -> None:
         self.db, self.warehouse, self.file, self.process = db, warehouse, file, process
-        self.traffic = traffic
+        self.traffic, self.broker, self.connect = traffic, broker, connect
 
-    def verified(self, capsys: Shown, *words: str) -> tuple[int, dict[str, dict[str, Any]], dict[str, Any]]:
+    def verified(
+        self, capsys: Shown, *words: str, command: str = "verify"
+    ) -> tuple[int, dict[str, dict[str, Any]], dict[str, Any]]:
         """The exit code, the tables of the report by name, and the report."""
         capsys.readouterr()
-        code = cli.main(["verify", str(self.file), "--json", "--keys", "100", "--wait", "60", *words])
+        code = cli.main([command, str(self.file), "--json", "--keys", "100", "--wait", "60", *words])
         printed = capsys.readouterr()
         assert printed.out, printed.err
         report = json.loads(printed.out)
@@ -129,7 +140,7 @@ def running(kind: str, warehouse: Warehouse, tmp_path: Path) -> Iterator[Fixture
             return "orders" in names and bool(warehouse.ask("SELECT count(*) FROM shop.orders")[0][0])
 
         wait_until(arrived, 240, process.messages, alive=lambda: process.running)
-        yield Fixture(db, warehouse, file, process, traffic)
+        yield Fixture(db, warehouse, file, process, traffic, broker, connect)
 
 
 def _create(db: Database, cases: tuple[Case, ...]) -> None:
