@@ -264,7 +264,10 @@ class _Builder:
             except NotComparable as reason:
                 raise Unmatched(f"its key has {name}: {reason}") from None
             if not pair.key:
-                raise Unmatched(f"its key has {name} ({types[name]}), by whose text no row is found in both databases")
+                of_type = f" ({types[name]}), by whose text no row is found in both databases"
+                raise Unmatched(
+                    f"its key has {name}{', which a mask changes' if name in self.rules.masks else of_type}"
+                )
             pairs.append(pair)
         compared = list[Pair]()
         for name in values:

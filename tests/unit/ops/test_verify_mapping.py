@@ -101,7 +101,7 @@ def test_masks_compare_what_the_rule_makes() -> None:
 
 def test_a_masked_key_is_refused() -> None:
     rules = [TableRules(tables="orders", mask={"id": "sha256"}, salt="pepper")]
-    with pytest.raises(Unmatched, match="its key has id"):
+    with pytest.raises(Unmatched, match="its key has id, which a mask changes"):
         compared(rules, columns(**PLAIN))
 
 
