@@ -7,12 +7,7 @@ import os
 import sys
 from typing import Any, Final
 
-from pyspark.sql import SparkSession
-
-from starrocks_txn_ops.sync.command import session_settings
-from starrocks_txn_ops.sync.settings import parse_sync
-from starrocks_txn_sink import SinkOptions, StarRocksSink, TransactionAssembly, TxnEventLines, run_forever
-from starrocks_txn_sink.sources import kafka_options
+from starrocks_txn_sink.glibc import limit_arenas
 
 _AS_SYNC: Final = """
 [source]
@@ -30,6 +25,15 @@ checkpoint = "{checkpoint}"
 
 def run_query(place: dict[str, str], variant: dict[str, Any]) -> int:
     """The query of a variant, as `sync` runs one, until SIGTERM; without a `query_url` until all is read."""
+    limit_arenas(1)  # before libraries are imported, as `sync` does
+    from pyspark.sql import SparkSession
+
+    from starrocks_txn_ops.sync.command import session_settings
+    from starrocks_txn_ops.sync.settings import parse_sync
+    from starrocks_txn_sink import SinkOptions, StarRocksSink, TransactionAssembly, TxnEventLines, run_forever
+    from starrocks_txn_sink.sources import kafka_options
+    from starrocks_txn_sink.writer.worker import settle_process
+
     conf = {
         **session_settings(parse_sync(_AS_SYNC.format(checkpoint=f"{place['home']}/checkpoint")), local=True),
         "spark.master": "local[2]",
@@ -43,6 +47,7 @@ def run_query(place: dict[str, str], variant: dict[str, Any]) -> int:
     conf.pop("spark.jars.packages", None)
     conf["spark.driver.extraJavaOptions"] = f"{conf['spark.driver.extraJavaOptions']} {variant.get('java', '')}"
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    settle_process()
     spark = SparkSession.builder.config(map=conf).getOrCreate()
     target: dict[str, Any] = {"job": "steady", "freshness": "1 s", "query_url": place.get("query_url")}
     if "query_url" not in place:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from starrocks_txn_sink import __version__
 from starrocks_txn_sink.errors import StarRocksSinkError
+from starrocks_txn_sink.glibc import limit_arenas
 
 PROGRAM = "starrocks-txn-sink"
 OWN_PACKAGES = {
@@ -28,7 +29,8 @@ OWN_PACKAGES = {
 class Command:
     """A subcommand: `module` has `add_arguments(parser)` and `run(args) -> int`; `extra` names its extras, or ''.
 
-    `error_code` is the exit code for a StarRocksSinkError: 2 for commands whose code 1 is a result.
+    `error_code` is the exit code for a StarRocksSinkError: 2 for commands whose code 1 is a result. `one_arena` is for
+    a process with a lane of few rows in it, whose buffers travel from thread to thread: more arenas keep 20 MB.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Command:
     help: str
     extra: str = ""
     error_code: int = 1
+    one_arena: bool = False
 
 
 COMMANDS = (
@@ -123,6 +126,7 @@ COMMANDS = (
         "create the tables of a connector's topics and write them all, as a file describes it",
         "spark,kafka",
         error_code=2,
+        one_arena=True,
     ),
     Command(
         "verify",
@@ -150,6 +154,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             names = _parser()
             names.parse_args(words)
             names.error("the command comes first")  # for `-- demo`
+        if chosen_command.one_arena and argv is None:  # else the process is someone else's
+            limit_arenas(1)  # before libraries start threads
         module = importlib.import_module(chosen_command.module)
         own = argparse.ArgumentParser(f"{PROGRAM} {chosen_command.name}", description=_sentence(chosen_command.help))
         module.add_arguments(own)

@@ -25,6 +25,10 @@ UNFINISHED: Final = "unfinished-*"
 SILENT: Final = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 """The JVM says nothing of an archive that does not fit, and starts without it."""
 
+_IN_PLACE: Final = "-XX:+UnlockDiagnosticVMOptions -XX:ArchiveRelocationMode=0"
+"""The archive is mapped where it was written for. Newer builds of Java 17 move it to a random address, and so write to
+130 of its 160 MB at each start."""
+
 
 def spark_home() -> Path:
     """The Spark that PySpark starts."""
@@ -75,7 +79,7 @@ def _listing(folder: Path) -> list[str]:
 def archive_options() -> str:
     """Options with which the driver's JVM maps the archive; empty where there is none."""
     file = archive_file()
-    return f" {shlex.quote(f'{SHARED_FILE}{file}')} {SILENT}" if file is not None and is_whole(file) else ""
+    return f" {shlex.quote(f'{SHARED_FILE}{file}')} {_IN_PLACE} {SILENT}" if file is not None and is_whole(file) else ""
 
 
 def is_whole(file: Path) -> bool:

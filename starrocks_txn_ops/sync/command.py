@@ -119,11 +119,13 @@ def session(sync: Sync) -> SparkSession:
     from pyspark.sql import SparkSession
 
     from starrocks_txn_ops.sync import own_jars
+    from starrocks_txn_sink.writer.worker import settle_process
 
     local = _SUBMITTED not in os.environ and master_of(sync).startswith("local")
     if local:
         # Spark would take the python3 of PATH, which has no sink where nobody has activated the environment.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        settle_process()  # as a worker does: a small micro-batch's lane runs in this process
     settings = session_settings(sync, local=local)
     packages = settings.get(own_jars.PACKAGES)
     jars = own_jars.kept(settings) if packages else ""

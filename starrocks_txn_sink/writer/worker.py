@@ -15,7 +15,6 @@ threads, whose buffers travel from one to the next, so each arena keeps what ano
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import hashlib
 import io
@@ -40,6 +39,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from starrocks_txn_sink.coordinator.model import Chunk, RowIndex
+from starrocks_txn_sink.glibc import has_glibc, limit_arenas
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
@@ -199,25 +199,13 @@ def settle_process() -> None:
     """
     gc.collect()
     gc.freeze()
-    if not _has_glibc():
-        return
-    if _POOL not in os.environ:
+    if has_glibc() and _POOL not in os.environ:
         pa.set_memory_pool(pa.system_memory_pool())
-    if _ARENAS not in os.environ:
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _MOST_ARENAS)  # before the first thread
+    limit_arenas(_MOST_ARENAS)
 
 
 _POOL: Final = "ARROW_DEFAULT_MEMORY_POOL"
-_ARENAS: Final = "MALLOC_ARENA_MAX"
-_M_ARENA_MAX: Final = -8  # of malloc.h
 _MOST_ARENAS: Final = 2
-
-
-def _has_glibc() -> bool:
-    try:
-        return bool(os.confstr("CS_GNU_LIBC_VERSION"))
-    except (AttributeError, OSError, ValueError):
-        return False
 
 
 class SpillFile:

@@ -55,7 +55,8 @@ def test_the_driver_takes_an_archive_that_is_there_and_no_other_process_does() -
     assert "SharedArchiveFile" not in "".join(without.values())
     class_archive.write_archive(current(), lambda file: file.write_bytes(b"classes"))
     conf = recommended_conf()
-    added = f" '-XX:SharedArchiveFile={current()}' -Xlog:cds=off -Xlog:cds+dynamic=off"
+    in_place = "-XX:+UnlockDiagnosticVMOptions -XX:ArchiveRelocationMode=0"
+    added = f" '-XX:SharedArchiveFile={current()}' {in_place} -Xlog:cds=off -Xlog:cds+dynamic=off"
     assert conf == without | {DRIVER: without[DRIVER] + added}
 
 

@@ -13,6 +13,7 @@ from starrocks_txn_ops.sync import command, own_jars
 from starrocks_txn_ops.sync.own_jars import JARS, PACKAGES, keep, kept
 from starrocks_txn_ops.sync.settings import parse_sync
 from starrocks_txn_sink import class_archive
+from starrocks_txn_sink.writer import worker
 
 SETTINGS = {PACKAGES: "org.apache.spark:kafka:1", "spark.jars.excludes": "a:b", "spark.ui.enabled": "false"}
 FILE = """
@@ -91,6 +92,8 @@ def test_where_the_environment_cannot_be_written_or_read_ivy_looks_each_time(jar
 
 def test_the_second_start_names_the_files_and_no_package(jars: str, monkeypatch: pytest.MonkeyPatch) -> None:
     starts: list[dict[str, Any]] = []
+    settled: list[bool] = []
+    monkeypatch.setattr(worker, "settle_process", lambda: settled.append(True))
     spark: Any = SimpleNamespace(conf=SimpleNamespace(get=lambda *_: jars))
 
     class Builder:
@@ -110,3 +113,4 @@ def test_the_second_start_names_the_files_and_no_package(jars: str, monkeypatch:
     assert JARS not in first
     assert second.pop(JARS) == jars
     assert first == second
+    assert settled == [True, True]  # as a worker is

@@ -81,6 +81,9 @@ def test_a_task_takes_buffers_from_glibc_unless_the_user_has_chosen(
 
 _ARENAS = """
 import ctypes, os, sys, tempfile, threading
+if sys.argv[1] == "sync":
+    from starrocks_txn_sink.glibc import limit_arenas
+    limit_arenas(1)
 from pyspark import TaskContext
 from starrocks_txn_sink.writer.worker import settle_memory
 
@@ -106,11 +109,15 @@ with tempfile.NamedTemporaryFile() as file:
 
 
 @pytest.mark.skipif("CS_GNU_LIBC_VERSION" not in os.confstr_names, reason="of glibc alone")
-@pytest.mark.parametrize(("chosen", "arenas"), [(None, 2), ("5", 5)])
-def test_the_threads_of_a_task_share_two_arenas_unless_the_user_has_chosen(chosen: str | None, arenas: int) -> None:
+@pytest.mark.parametrize(
+    ("process", "chosen", "arenas"), [("task", None, 2), ("task", "5", 5), ("sync", None, 1), ("sync", "5", 5)]
+)
+def test_the_threads_of_a_task_share_two_arenas_and_syncs_one_unless_the_user_has_chosen(
+    process: str, chosen: str | None, arenas: int
+) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "MALLOC_ARENA_MAX"}
     environment |= {} if chosen is None else {"MALLOC_ARENA_MAX": chosen}
-    command = [sys.executable, "-c", _ARENAS]
+    command = [sys.executable, "-c", _ARENAS, process]
     ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=240, env=environment)
     assert int(ended.stdout) == arenas
 
