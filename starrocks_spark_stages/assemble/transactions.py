@@ -140,7 +140,8 @@ def _take_step(
         step = TransactionAssembler(policy).expire(states, now)
     else:
         assembler = TransactionAssembler(replace(policy, open_timeout=None))
-        step = assembler.feed(one_partition(name, _concat(blobs)), states, now, lambda _, number: read(number))
+        events, runs_before = one_partition(name, _concat(blobs)), {name: previous.run}  # the pieces are in any order
+        step = assembler.feed(events, states, now, lambda _, number: read(number), runs_before)
     change = step.changes.get(name, PartitionChange(previous))
     state = change.state
     wake_at = state.expires_at(policy.open_timeout)
@@ -150,8 +151,9 @@ def _take_step(
 def _packets(name: Partition, step: AssemblerStep, state: model.AssemblerState) -> Iterator[Packet]:
     """Log the step's notices; yield its rows, then its counts and the opening time of the oldest open transaction."""
     keyed_state.log_notices(step.notices)
-    if step.counters.events == step.counters.repeats:  # next to new events a producer may just have sent twice
-        keyed_state.log_notices(repeats.notice() for repeats in step.repeats if repeats.unknown)
+    # Next to new events a producer may just have sent twice, unless this waits for its proof.
+    alone = step.counters.events == step.counters.repeats
+    keyed_state.log_notices(repeats.notice() for repeats in step.repeats if repeats.unknown and (alone or repeats.run))
     yield from keyed_state.row_packets(name, (release.rows for release in step.released))
     oldest = {OLDEST: min(transaction.opened_at for transaction in state.live())} if state.live() else {}
     yield keyed_state.counts_packet(name, step.counters.with_levels_of(state), **oldest)

@@ -85,9 +85,9 @@ class CollectedInput:
             )
 
     def plan(self, options: SinkOptions) -> LanePlan:  # noqa: ARG002
-        """One lane, in arrival order."""
+        """One lane, that takes the rows as they are: their order may be that of a shuffle."""
         proves = self.assembly is not None and self.assembly.assembler.judges_together
-        return LanePlan(1, shuffle=False, proves=proves)
+        return LanePlan(1, shuffle=False, proves=proves, in_order=False)
 
     def client_config(self) -> Mapping[str, Any] | None:
         """None: Spark's plan is hidden here."""

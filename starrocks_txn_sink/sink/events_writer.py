@@ -187,7 +187,10 @@ class EventsWriter:
         if new is not None:
             alter = partial(alter, create=new.create)  # type: ignore[call-arg]
         rounds = EventRounds(
-            partial(self._run_lanes, opened), self._spec(source, task, opened, opening), planned, rereads=plan.proves
+            partial(self._run_lanes, opened),
+            self._spec(source, task, plan, opened, opening),
+            planned,
+            rereads=plan.proves,
         )
         clock = driver_clock(source.spark)
         with advising_tables(new, clock):
@@ -197,7 +200,7 @@ class EventsWriter:
         rounds.take(outcome.carried)
         return replace(outcome, carried=[rounds.carried])
 
-    def _spec(self, source: Input, task: LaneTask, opened: OpenInput, opening: Opening) -> AssemblySpec:
+    def _spec(self, source: Input, task: LaneTask, plan: LanePlan, opened: OpenInput, opening: Opening) -> AssemblySpec:
         """What the lanes assemble by, and from."""
         log, previous, lines = self.state.log, opening.before, self.assembly.lines
         relayed = log is not None and log.relays
@@ -218,6 +221,7 @@ class EventsWriter:
             small_rows=SMALL_ROWS,
             marker="" if log is None else log.marker,
             compare=task.options.check_replays,
+            in_order=plan.in_order,
             placed=self._in_partitions(source.schema) and at_offsets,
             rules=self.assembly.rule_set,
             described=previous.described,

@@ -46,7 +46,8 @@ class LanePlan:
     them could not. With `claims` Spark may run the task of a lane twice without its knowledge (`writer.lane_try`).
     `disordered`: rows have come out of order, or probably will.
     `small`: the last micro-batch was so small that one task takes it in any order. `proves`: one lane takes events in
-    any order, because it proves source transactions by their counts; it gives out all rows in order.
+    any order, because it proves source transactions by their counts; it gives out all rows in order. `in_order`: unless
+    Spark sorts them, the messages of a partition of Kafka reach their lane in the order in which they came.
     """
 
     lanes: int
@@ -57,6 +58,7 @@ class LanePlan:
     disordered: bool = False
     small: bool = False
     follows_a_shuffle: bool = False
+    in_order: bool = True
     slots: Callable[[], int | None] = lambda: None
     turns: Callable[[], TurnsAddress | None] = lambda: None
     asks: bool = True
@@ -88,7 +90,8 @@ class LanePlan:
             )
         shuffled = follows_a_shuffle(frame)
         speculates = context is not None and context.getConf().get("spark.speculation", "false").lower() == "true"
-        whole = not positioned or direct or has_whole_partitions(frame) or (streaming and shuffled)
+        of_kafka = direct or has_whole_partitions(frame)
+        whole = not positioned or of_kafka or (streaming and shuffled)
         single = context is None or not (whole or options.shuffle is not False)  # nothing may bring rows together
         lanes = options.lanes or (1 if single else int(context.defaultParallelism))
         return cls(
@@ -99,6 +102,7 @@ class LanePlan:
             proves=proves,
             disordered=not whole and options.lanes is None,
             follows_a_shuffle=shuffled,
+            in_order=direct or (of_kafka and not shuffled),
             slots=TaskSlots(context),
             turns=partial(turns_of, *driver_addresses(frame.sparkSession)),
         )

@@ -78,8 +78,9 @@ class AssemblySpec(LaneInput):
     driver has written the file `marker` into the `directory`: a lane that finds the file shares the directory. A
     `relayed` lane cannot reach the query's directory: it has no `directory`, and all its files travel in `inline`. With
     `ranges` each lane reads its own offsets of Kafka, and takes no rows from Spark. `compare`: see
-    TransactionAssembler. The source partitions of `placed` messages are Kafka's, and their positions are offsets.
-    `described` are the types, by the schemas of earlier micro-batches, of columns that tables lack.
+    TransactionAssembler; `in_order`: see Assembler.of. The source partitions of `placed` messages are Kafka's, and
+    their positions are offsets. `described` are the types, by the schemas of earlier micro-batches, of columns that
+    tables lack.
     """
 
     assembler: type[Assembler]
@@ -100,6 +101,7 @@ class AssemblySpec(LaneInput):
     relayed: bool = False
     ranges: Sequence[OffsetRanges] = ()
     compare: bool = True
+    in_order: bool = True
     placed: bool = False
     rules: RuleSet = NO_RULES
     described: MissingColumns = field(default_factory=dict)
@@ -253,6 +255,7 @@ class LaneAssembler(InputStage):
             self._storage,
             arrival_order=assembly.arrival_order,
             compare=assembly.compare,
+            in_order=assembly.in_order,
         )
         self._small = False
         self._reading = contextlib.ExitStack()

@@ -20,10 +20,15 @@ class IncrementalBench:
     """Feeds chunks of events of any source partitions; `out` are the released rows by source partition."""
 
     def __init__(
-        self, policy: Policy | None = None, *, arrival_order: bool = True, held_rows: int = MEMORY_BYTES
+        self,
+        policy: Policy | None = None,
+        *,
+        arrival_order: bool = True,
+        in_order: bool = True,
+        held_rows: int = MEMORY_BYTES,
     ) -> None:
         self.policy = policy or Policy()
-        self.arrival_order, self.held = arrival_order, held_rows
+        self.arrival_order, self.in_order, self.held = arrival_order, in_order, held_rows
         self.directory = MemoryDirectory()
         self.stored = Manifest().to_json()
         self.out: dict[Partition, list[dict[str, Any]]] = {}
@@ -40,7 +45,9 @@ class IncrementalBench:
         """One micro-batch."""
         before = self.manifest
         storage = SpillStorage(self.directory, f"000001-e-{self.batch}-0-0", before.inline)
-        assembler = IncrementalAssembler(self.policy, before.partitions, now, storage, self.arrival_order, self.held)
+        assembler = IncrementalAssembler(
+            self.policy, before.partitions, now, storage, self.arrival_order, self.held, in_order=self.in_order
+        )
         for chunk in chunks:
             for released in assembler.feed(chunk, any_order=any_order):
                 assert released.rows.num_rows == released.counts.sum() > 0

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from starrocks_txn_sink.assembler.rules import model, repeats
 from starrocks_txn_sink.assembler.rules.history import Run
-from starrocks_txn_sink.assembler.rules.intake import Intake, PartitionedEvents, validate_events
+from starrocks_txn_sink.assembler.rules.intake import Intake, PartitionedEvents, Runs, validate_events
 from starrocks_txn_sink.assembler.rules.model import (
     AssemblerState,
     Counters,
@@ -69,16 +69,24 @@ class TransactionAssembler:
     policy: Policy
     compare: bool = True
 
-    def feed(self, events: PartitionedEvents, states: States, now: float, read: ReadBlob) -> AssemblerStep:
+    def feed(
+        self,
+        events: PartitionedEvents,
+        states: States,
+        now: float,
+        read: ReadBlob,
+        runs_before: Runs | None = None,
+    ) -> AssemblerStep:
         """Take in the events of a micro-batch (model.EVENT_FIELDS), those of a source partition in any order.
 
-        A source partition without a state is new. `now` is the processing time in seconds since the epoch. The step
-        has a change for each source partition of `events`. Raises InputError for events that break the contract,
-        SourceTransactionError for a transaction that cannot be released whole and that the policy does not drop,
-        SourceChanged for repeats with other content. If several source partitions have errors, any one of them is
-        raised.
+        `runs_before`: see `intake.validate_events`. A source partition without a state is new. `now` is the processing
+        time in seconds since the epoch. The step has a change for each source partition of `events`. Raises InputError
+        for events that break the contract, SourceTransactionError for a transaction that cannot be released whole and
+        that the policy does not drop, SourceChanged for repeats with other content. If several source partitions have
+        errors, any one of them is raised.
         """
-        intake = validate_events(events, states, need_txn_id=self.policy.interleaved, compare=self.compare)
+        need_txn_id = self.policy.interleaved
+        intake = validate_events(events, states, need_txn_id=need_txn_id, compare=self.compare, runs_before=runs_before)
         event_count, fresh = events.table.num_rows, int(np.count_nonzero(intake.kinds == EventKind.DATA))
         counters = Counters(
             events=event_count,
@@ -286,7 +294,6 @@ def _changes(
     counts = intake.counts.tolist()
     ends = intake.positions[intake.ends - 1].tolist() if any(counts) else counts
     last = [end if count else state.last_position for end, count, state in zip(ends, counts, before, strict=True)]
-    runs = {repeat.partition: repeat.run for repeat in intake.repeats}
     messages = intake.messages
     pasts = repeats.remember(
         [state.history for state in before],
@@ -296,9 +303,8 @@ def _changes(
         intake.kinds,
         intake.table,
     )
-    # New events end a run of repeats.
     nows = [
-        None if count else runs.get(name, state.run)
+        intake.runs.get(name, None if count else state.run)
         for name, count, state in zip(intake.names, counts, before, strict=True)
     ]
     return dict(zip(intake.names, map(_change, before, last, pasts, nows, opened, new_blobs), strict=True))

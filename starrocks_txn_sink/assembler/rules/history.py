@@ -13,7 +13,9 @@ transactions and that of events, gather what they know of a unit, and ask `kinds
 - Units that come again come in a run: in order, past every remembered place on their way. A run is proved by one
   remembered unit in it, and goes on over chunks and micro-batches. What goes further back needs a proof of its own: a
   late copy of one unit says nothing about what another source sends behind it.
-- A run that passes by a remembered place, or ends, without one of them is not proved, and is refused.
+- A run that passes by a remembered place, or ends, without one of them is not proved, and is refused. What is new ends
+  it, if it came behind it: a source that is killed has sent the newest units, and sends old ones again before anybody
+  reads them. Where nobody knows the order of arrival any more, the next micro-batch with new units shows it.
 """
 
 from __future__ import annotations
@@ -114,22 +116,38 @@ class Verdict:
     waits: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class AnyOrder:
+    """Nobody knows in which order the units have come, some of them perhaps `new`; `before` is the run before them."""
+
+    new: bool
+    before: Run | None
+
+
+def ends(again: Places, new: Places) -> Places:
+    """Indexes of what came `again`, in this order, in front of which `new` units came; its length: behind it all.
+
+    Both have places in the order of arrival.
+    """
+    return np.unique(np.searchsorted(again, new))
+
+
 def judge(
     history: bytes,
     run: Run | None,
     places: Places,
     checksums: Callable[[Places], Sequence[int]],
     *,
-    newer: bool,
+    new: Places | AnyOrder,
     complete: bool,
     held: bool = False,
 ) -> Verdict | Disproof | Unproved:
     """Judge units at `places` (none above the newest), in the order in which they came again, after the `run` before.
 
-    `checksums` gives those of the units with the given indexes. `newer`: units above the newest place have come with
-    them, so the run has ended. `complete`: the history knows all units that were read (`knows_all`); what it does not
-    prove is otherwise told, and never refused. `held`: what waits is kept meanwhile, so there is a limit, and what is
-    in front of all that was read does not wait.
+    `checksums` gives those of the units with the given indexes. `new` says in front of which there are units above the
+    newest place (`ends`); the places of those in AnyOrder ascend. `complete`: the history knows all units that
+    were read (`knows_all`); what it does not prove is otherwise told, and never refused. `held`: what waits is kept
+    meanwhile, so there is a limit, and what is in front of all that was read does not wait.
     """
     entries = np.frombuffer(history, _ENTRY)
     following = np.searchsorted(entries["place"], places)
@@ -141,12 +159,14 @@ def judge(
         return disproof
     # A new run begins behind each remembered place that was passed by.
     reached = np.searchsorted(entries["place"], places, side="right")
-    before = np.concatenate(
-        [[int(np.searchsorted(entries["place"], run.last, side="right"))] if run else [-1], reached]
-    )
-    begins = np.flatnonzero(before[:-1] < following)
-    back = np.flatnonzero(np.diff(places) < 0) + 1
-    proved, run, refused = _judge_runs(run, places, remembered, begins.tolist(), back.tolist(), newer=newer)
+    upto = int(np.searchsorted(entries["place"], run.last, side="right")) if run else -1
+    begins = np.flatnonzero(np.concatenate([[upto], reached])[:-1] < following).tolist()
+    if isinstance(new, AnyOrder):
+        proves = following == upto
+        proved, run, refused = _judge_unordered(run, places, remembered, proves, begins, new)
+    else:
+        back = np.flatnonzero(np.diff(places) < 0) + 1
+        proved, run, refused = _judge_runs(run, places, remembered, begins, back.tolist(), new.tolist())
     if refused is not None and complete:
         return Unproved(refused)
     waits = _unproved(run) is not None and complete and len(entries) > 0
@@ -177,22 +197,16 @@ def _disproof(
 
 
 def _judge_runs(
-    run: Run | None,
-    places: Places,
-    certain: Mask,
-    begins: list[int],
-    back: list[int],
-    *,
-    newer: bool,
+    run: Run | None, places: Places, certain: Mask, begins: list[int], back: list[int], ends: list[int]
 ) -> tuple[Mask, Run | None, Run | None]:
     """The mask of the proved units, the run that goes on, and one that has ended without a proof.
 
-    A run begins at each of the indexes `begins`, and goes on further back at each of `back`.
+    A run begins at each of the indexes `begins` and `ends`, and goes on further back at each of `back`.
     """
     proved, refused = np.zeros(len(places), dtype=bool), None
-    bounds = sorted({0, *begins, *back, len(places)}) if len(places) else []
+    bounds = sorted({0, *begins, *back, *ends, len(places)})
     for start, stop in pairwise(bounds):
-        if start in begins:
+        if start in begins or start in ends:
             refused = refused or _unproved(run)
             run = None
         found, first, last = bool(certain[start:stop].any()), int(places[start]), int(places[stop - 1])
@@ -202,9 +216,34 @@ def _judge_runs(
             found |= run.proved and first >= run.last
             run = Run(min(run.first, first), last, run.units + stop - start, found)
         proved[start:stop] = run.proved
-    if newer:
+    if len(places) in ends:
         refused, run = refused or _unproved(run), None
     return proved, run, refused
+
+
+def _judge_unordered(
+    run: Run | None, places: Places, certain: Mask, next_ones: Mask, begins: list[int], unordered: AnyOrder
+) -> tuple[Mask, Run | None, Run | None]:
+    """As `_judge_runs`, of units in any order: what nothing proves waits together, in front of all that is above it.
+
+    A run that waited is proved by the next remembered place, which `next_ones` has: its source comes to no new unit
+    without it. What was proved does not speak for more, because new units may have come behind it.
+    """
+    proved, waiting = np.zeros(len(places), dtype=bool), _unproved(run)
+    if (certain & next_ones).any():
+        waiting = None
+    has_ended = unordered.new and waiting is not None and waiting == unordered.before
+    for start, stop in pairwise(sorted({0, *begins, len(places)})):
+        proved[start:stop] = certain[start:stop].any()
+        if proved[start]:
+            continue
+        first, last, units = int(places[start]), int(places[stop - 1]), stop - start
+        if waiting is None:
+            waiting = Run(first, last, units, proved=False)
+        else:  # the lower one has come last, since the source has to reach what is above it again
+            lower = last if first <= waiting.last else waiting.last
+            waiting = Run(min(first, waiting.first), lower, units + waiting.units, proved=False)
+    return (proved, None, waiting) if has_ended else (proved, waiting, None)
 
 
 def known(history: bytes, places: Places, checksums: Callable[[Places], Sequence[int]]) -> Mask:

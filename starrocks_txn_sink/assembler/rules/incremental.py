@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from starrocks_txn_sink.assembler.rules import intake, model
 from starrocks_txn_sink.assembler.rules.assembler import AssemblerStep, PartitionChange, TransactionAssembler
+from starrocks_txn_sink.assembler.rules.history import Run
 from starrocks_txn_sink.assembler.rules.intake import PartitionedEvents
 from starrocks_txn_sink.assembler.rules.model import AssemblerState, Counters, OpenTransaction, Partition, Policy
 from starrocks_txn_sink.assembler.rules.release import Assembler, ReleasedRows
@@ -51,6 +52,7 @@ class PartitionBuffer:
     state: AssemblerState
     places: dict[int, BlobPlace]
     memory: dict[int, _MemoryBlob] = field(default_factory=dict)
+    run_before: Run | None = None  # of repeats, before this task
     latest: int | None = None  # the last position that arrived in this task
     repeats: Repeats | None = None  # in this task
 
@@ -60,7 +62,8 @@ class IncrementalAssembler(Assembler):
     """Assembles the events of one task. `now` is the micro-batch's processing time (seconds since the epoch).
 
     With `arrival_order` the events are unsorted, and a position that does not ascend raises Unordered. Otherwise they
-    are sorted by (source partition, position), and an event may be repeated.
+    are sorted by (source partition, position), and an event may be repeated. `in_order`: unsorted events of a source
+    partition are in the order in which they came.
 
     Memory holds rows of open source transactions up to `held_limit` bytes. Beyond the limit all of these rows are
     spilled, and read back blob by blob at the END of their transaction. `compare`: see TransactionAssembler.
@@ -73,6 +76,7 @@ class IncrementalAssembler(Assembler):
     arrival_order: bool
     held_limit: int = MEMORY_BYTES
     compare: bool = True
+    in_order: bool = True
     flows: Counters = field(default_factory=Counters)
     notices: list[Event] = field(default_factory=list)
     _buffers: dict[Partition, PartitionBuffer] = field(default_factory=dict)
@@ -94,9 +98,10 @@ class IncrementalAssembler(Assembler):
         *,
         arrival_order: bool,
         compare: bool,
+        in_order: bool,
     ) -> Self:
         """See Assembler.of."""
-        return cls(policy, carried, now, storage, arrival_order, compare=compare)
+        return cls(policy, carried, now, storage, arrival_order, compare=compare, in_order=in_order)
 
     @classmethod
     def expire(
@@ -156,7 +161,9 @@ class IncrementalAssembler(Assembler):
         states = {name: self._buffer(name).state for name in partitioned.names}
         if not any_order:
             self._check_order(intake.messages_of(partitioned))
-        return self._assembler.feed(partitioned, states, self.now, self._read)
+        knows_order = self.arrival_order and self.in_order
+        runs_before = None if knows_order else {name: self._buffers[name].run_before for name in partitioned.names}
+        return self._assembler.feed(partitioned, states, self.now, self._read, runs_before)
 
     @property
     def names(self) -> set[str]:
@@ -182,7 +189,7 @@ class IncrementalAssembler(Assembler):
         if buffer is None:
             before = self.carried.get(str(name), CarriedState())
             state = before.state_of(AssemblerState, str(name))
-            buffer = self._buffers[name] = PartitionBuffer(state, dict(before.places))
+            buffer = self._buffers[name] = PartitionBuffer(state, dict(before.places), run_before=state.run)
         return buffer
 
     def _check_order(self, messages: PartitionedEvents) -> None:

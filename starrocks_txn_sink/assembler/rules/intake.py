@@ -7,7 +7,7 @@ these rows, and `seq` counts them from 0: they come together, as they stand. Eve
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.assembler.rules import history, model, repeats
-from starrocks_txn_sink.assembler.rules.history import Kind
+from starrocks_txn_sink.assembler.rules.history import AnyOrder, Kind, Run
 from starrocks_txn_sink.assembler.rules.model import AssemblerState, EventKind, Partition
 from starrocks_txn_sink.assembler.rules.repeats import Repeats
 from starrocks_txn_sink.errors import InputError, Unordered
@@ -25,7 +25,7 @@ from starrocks_txn_sink.rows.metadata import without_time
 
 Indexes = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
-
+Runs = Mapping[Partition, Run | None]
 
 _SPELLINGS: Final = {
     "DATA": EventKind.DATA,
@@ -141,8 +141,8 @@ class Intake:
     """New events by source partition (see PartitionedEvents), (position, seq) strictly ascending within each.
 
     A source partition with repeats only is empty. `data` counts the DATA events that came in, repeats included;
-    `repeats` has the messages at or below the last position of their source partition. `seq` None: each event is a
-    message.
+    `repeats` has the messages at or below the last position of their source partition, `runs` what goes on of them and
+    of those before. `seq` None: each event is a message.
     """
 
     names: list[Partition]
@@ -153,6 +153,7 @@ class Intake:
     seq: Indexes | None = None
     data: int = 0
     repeats: tuple[Repeats, ...] = ()
+    runs: Runs = field(default_factory=dict)
 
     @property
     def counts(self) -> Indexes:
@@ -171,8 +172,12 @@ def validate_events(
     *,
     need_txn_id: bool,
     compare: bool = True,
+    runs_before: Runs | None = None,
 ) -> Intake:
     """Validate `events`, put them in order, and drop repeats: events seen twice or at or below `last_position`.
+
+    Those of a source partition are in the order in which they came. Otherwise nobody knows it any more, and there are
+    `runs_before`: of repeats that came before this micro-batch.
 
     Raises InputError naming the place (partition, position, column), never the content, for a NULL position, type,
     table (of DATA) or, with `need_txn_id`, txn_id, for an unknown type, and for two different events at one place.
@@ -196,15 +201,17 @@ def validate_events(
         _refuse_other_content(events, table, positions, np.flatnonzero(repeated), _identity(table))
     last_positions = [states[name].last_position if name in states else None for name in events.names]
     seen_mask = _seen_before(events, positions, last_positions)
-    seen_before = _judge_repeats(events, states, seen_mask, positions, seq, kinds, table, compare=compare)
+    arrival = np.arange(len(positions)) if order is None else order
+    of_events = positions, seq, kinds, table, arrival
+    seen_before, runs = _judge_repeats(events, states, seen_mask, *of_events, runs_before, compare=compare)
     repeated |= seen_mask
     data = int(np.count_nonzero(kinds == EventKind.DATA))
     if not repeated.any():
-        return Intake(events.names, events.ends, table, kinds, positions, seq, data)
+        return Intake(events.names, events.ends, table, kinds, positions, seq, data, runs=runs)
     fresh = ~repeated
     ends = np.cumsum(np.bincount(events.groups[fresh], minlength=len(events.names)))
     table, seq = table.filter(pa.array(fresh)), None if seq is None else seq[fresh]
-    return Intake(events.names, ends, table, kinds[fresh], positions[fresh], seq, data, seen_before)
+    return Intake(events.names, ends, table, kinds[fresh], positions[fresh], seq, data, seen_before, runs)
 
 
 def starts(ends: Indexes) -> Indexes:
@@ -291,31 +298,41 @@ def _judge_repeats(
     seq: Indexes | None,
     kinds: npt.NDArray[np.int8],
     table: pa.Table,
+    arrival: Indexes,
+    runs_before: Runs | None,
     *,
     compare: bool,
-) -> tuple[Repeats, ...]:
+) -> tuple[tuple[Repeats, ...], Runs]:
     """The repeats `seen_mask` of each source partition, messages by their first events, judged if `compare`.
 
-    A run of repeats that new events end is judged, too.
+    A run of repeats that new events end is judged, too. The runs are those that go on.
     """
-    runs = {name for name in events.names if compare and name in states and states[name].run is not None}
-    if isinstance(seen_mask, bool) and not runs:
-        return ()
-    judgements = []
+    open_runs = {name for name in events.names if compare and name in states and states[name].run is not None}
+    if isinstance(seen_mask, bool) and not open_runs:
+        return (), {}
+    judgements, runs = list[Repeats](), dict[Partition, Run | None]()
     for name, start, end in zip(events.names, events.starts.tolist(), events.ends.tolist(), strict=True):
         seen = np.empty(0, np.int64) if isinstance(seen_mask, bool) else np.flatnonzero(seen_mask[start:end]) + start
         places = seen if seq is None else seen[seq[seen] == 0]
-        if not len(places) and (name not in runs or start == end):
+        if not len(places) and (name not in open_runs or start == end):
             continue
+        if runs_before is None:
+            places = places[np.argsort(arrival[places])]
         of_repeats = positions[places], kinds[places], table.take(pa.array(places))
         if compare:
-            state, newer = states[name], len(seen) < end - start
-            judgement = repeats.judge(name, state.history, state.run, *of_repeats, newer=newer)
+            state, new = states[name], np.setdiff1d(np.arange(start, end), seen, assume_unique=True)
+            among: Indexes | AnyOrder = (
+                history.ends(arrival[places], arrival[new])
+                if runs_before is None
+                else AnyOrder(len(new) > 0, runs_before[name])
+            )
+            judgement = repeats.judge(name, state.history, state.run, *of_repeats, new=among)
         else:
             judgement = repeats.unjudged(name, *of_repeats[:2])
+        runs[name] = judgement.run
         if len(places):
             judgements.append(judgement)
-    return tuple(judgements)
+    return tuple(judgements), runs
 
 
 def _validated_kinds(events: PartitionedEvents, *, need_txn_id: bool) -> npt.NDArray[np.int8]:

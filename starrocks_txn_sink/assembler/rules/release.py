@@ -202,11 +202,13 @@ class Assembler(ABC):
         *,
         arrival_order: bool,
         compare: bool,
+        in_order: bool,
     ) -> Assembler:
         """The rules of `policy` at `now` (seconds since the epoch), after the state `carried`.
 
-        With `arrival_order` the events come as they are, otherwise sorted by (source partition, position). `compare`:
-        see TransactionAssembler. Raises InputError for the state of other rules.
+        With `arrival_order` the events come as they are, otherwise sorted by (source partition, position). `in_order`:
+        as they are, those of a source partition are in the order in which they came. `compare`: see
+        TransactionAssembler. Raises InputError for the state of other rules.
         """
 
     @classmethod

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.assembler.rules import history as past, model
-from starrocks_txn_sink.assembler.rules.history import Disproof, Run, Unproved
+from starrocks_txn_sink.assembler.rules.history import AnyOrder, Disproof, Run, Unproved
 from starrocks_txn_sink.assembler.rules.model import EventKind
 from starrocks_txn_sink.errors import SourceChanged
 from starrocks_txn_sink.rows.metadata import without_time
@@ -87,11 +87,11 @@ def judge(
     kinds: npt.NDArray[np.int8],
     events: pa.Table,
     *,
-    newer: bool,
+    new: npt.NDArray[np.int64] | AnyOrder,
 ) -> Repeats:
-    """Judge repeats of one source partition, positions ascending (none: a run ends), after its `run` before them.
+    """Judge repeats of one source partition (none: a run ends), after its `run` before them.
 
-    `newer`: events that are none have come with them. Raises SourceChanged for an event with other content, one that
+    `new`: see `history.judge`. Raises SourceChanged for an event with other content, one that
     was not there before, and a run that has ended without a proof. What a state of an earlier release does not know
     is dropped, and unknown.
     """
@@ -100,7 +100,7 @@ def judge(
         run,
         positions,
         lambda places: _checksums(kinds[places], events.take(pa.array(places))) if len(places) else [],
-        newer=newer,
+        new=new,
         complete=past.knows_all(history),
     )
     if isinstance(verdict, Disproof):
@@ -109,8 +109,8 @@ def judge(
         raise _unproved(partition, verdict.run)
     unknown = ~verdict.proved
     places, rows = positions[unknown], int(np.count_nonzero(kinds[unknown] == EventKind.DATA))
-    of_none = (int(positions[0]), int(positions[0])) if len(positions) else (0, 0)
-    first, last = (int(places[0]), int(places[-1])) if len(places) else of_none
+    of_none = (int(positions.min()),) * 2 if len(positions) else (0, 0)
+    first, last = (int(places.min()), int(places.max())) if len(places) else of_none
     return Repeats(partition, len(positions), len(places), rows, first, last, verdict.run)
 
 

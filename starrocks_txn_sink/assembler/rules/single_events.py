@@ -55,6 +55,7 @@ class SingleEvents(Assembler):
         *,
         arrival_order: bool,
         compare: bool,  # noqa: ARG003
+        in_order: bool,  # noqa: ARG003
     ) -> SingleEvents:
         """See Assembler.of; rows of open source transactions would be lost."""
         for source in carried:

@@ -115,6 +115,7 @@ class VerifiedLane(Assembler):
         *,
         arrival_order: bool,  # noqa: ARG003 - the markers alone have an order
         compare: bool,  # noqa: ARG003 - contents always count
+        in_order: bool,  # noqa: ARG003
     ) -> VerifiedLane:
         """See Assembler.of."""
         return cls(policy, carried, now, storage)

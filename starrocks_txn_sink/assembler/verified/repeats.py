@@ -162,13 +162,13 @@ class Placed:
 
 
 def judge(
-    source: str, past: Past, repeats: Placed, with_rows: WithRows, *, newer: bool
+    source: str, past: Past, repeats: Placed, with_rows: WithRows, *, new: Indexes
 ) -> tuple[Past, set[str], set[str]]:
     """The past after `repeats`, none of which was released now, and the ids of those that are not proved to be repeats.
 
-    The last set has those among them that wait: they come again next time. `newer`: other transactions were released
-    with them. Raises SourceChanged for a transaction that is not the one that was at its place, for a run that has
-    ended without a proof, and for one that is too long to wait for a proof.
+    The last set has those among them that wait: they come again next time. `new` is the `sequence` of others that were
+    released. Raises SourceChanged for a transaction that is not the one that was at its place, for a run that has ended
+    without a proof, and for one that is too long to wait for a proof.
     """
     runs, unproved, waiting = dict[str, Run](), set[str](), set[str]()
     logs = repeats.by_log(past)
@@ -180,7 +180,7 @@ def judge(
             past.runs.get(log),
             places,
             checksums,
-            newer=newer,
+            new=history.ends(repeats.sequence[at], new),
             complete=past.knows_all(log),
             held=True,
         )

@@ -227,11 +227,8 @@ class VerifiedAssembler:
         past = replace(past, gtids=past.gtids.and_more(judgement.ids(judgement.classes.released)))
         with_their_rows = repeated[judgement.tally.expected[repeated] > 0]
         again = judgement.placed(with_their_rows)
-        # Only what came behind the repeats ends their run: a killed connector sends again what nobody has read yet.
-        last = again.sequence.max(initial=NOWHERE)
-        newer = bool((judgement.tally.commit[judgement.full] > last).any())
         try:
-            return repeats.judge(self.source, past, again, with_rows, newer=newer)
+            return repeats.judge(self.source, past, again, with_rows, new=judgement.tally.commit[judgement.full])
         except SourceChanged as error:
             strangers = with_their_rows[repeats.strangers(past, again, with_rows)]
             raise self._with_time(

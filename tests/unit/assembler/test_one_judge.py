@@ -66,6 +66,7 @@ def by_transactions(batches: Batches) -> list[str]:
 READERS = {"events": by_events, "transactions": by_transactions}
 FAR = log(1, 2000)
 ON_THE_WAY = [FAR[at : at + 700] for at in range(100, 2000, 700)]
+NEVER_THERE = log(30_100, 30_101, "new", shift=-299_995)
 
 CASES: dict[str, tuple[Batches, list[str] | None]] = {
     "it goes on": ((log(1, 5), log(6, 9)), [txn.content for txn in log(1, 9)]),
@@ -77,7 +78,13 @@ CASES: dict[str, tuple[Batches, list[str] | None]] = {
     "a longer one with the same ids": ((log(1, 5), log(1, 9, "new")), None),
     "the last one is another": ((log(1, 5), log(5, 5, "new")), None),
     "between two that followed each other": ((log(1, 5), log(303, 303, "new", shift=-2995)), None),
-    "far back, never there": ((FAR, log(30_100, 30_101, "new", shift=-299_995), log(2001, 2001)), None),
+    "far back, never there": ((FAR, NEVER_THERE, log(2001, 2001)), None),
+    "old ones behind the newest": (
+        (FAR[:1500], [*FAR[1500:], *FAR[99:102]], [*FAR[102:], *log(2001, 2001)]),
+        [txn.content for txn in log(1, 2001)],
+    ),
+    "another's behind the newest": ((FAR[:1500], [*FAR[1500:], *NEVER_THERE], log(2001, 2001)), None),
+    "another's among the newest": ((FAR[:1500], [*FAR[1500:1700], *NEVER_THERE, *FAR[1700:]]), None),
     "in front of all": ((log(100, 105), log(501, 502, "new", shift=-4990), log(106, 106)), None),
 }
 """Micro-batches, and what is written of them; None: the query ends, and nothing of the last source is written."""
@@ -114,6 +121,8 @@ def runs_never_end(run: history.Run | None, places: history.Places, *_: Any, **_
 
 
 MUTANTS: dict[str, tuple[str, Any]] = {
+    "new ones in front of a run end it": ("ends", lambda again, _: np.array([len(again)])),
+    "new ones behind a run do not end it": ("ends", lambda *_: np.empty(0, np.int64)),
     "a lower place is new": ("kinds", everything_is(history.Kind.NEW)),
     "a higher place has to be proved": ("kinds", everything_is(history.Kind.AGAIN)),
     "what comes again is believed": ("judge", all_is_believed),

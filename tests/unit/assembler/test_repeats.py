@@ -33,6 +33,7 @@ from tests.support.assembler_histories import script
 from tests.support.assembler_model import Ev, table
 from tests.support.incremental_bench import IncrementalBench, named
 
+NONE = np.empty(0, np.int64)
 FIRST = script("B D D E B D D E")  # positions 1 to 8
 
 
@@ -165,11 +166,11 @@ def test_a_source_that_counts_from_one_again_is_found_out_whatever_the_size_of_a
 def test_what_goes_back_needs_a_proof_of_its_own() -> None:
     """Only the first event is remembered: what comes behind a copy of it, from in front, may be another source's."""
     history = extended(b"", 1, np.array([0]), np.array([30]), [7], 256)
-    verdict = judge(history, None, np.array([30, 8, 27]), lambda at: [7] * len(at), newer=False, complete=True)
+    verdict = judge(history, None, np.array([30, 8, 27]), lambda at: [7] * len(at), new=NONE, complete=True)
     assert isinstance(verdict, Verdict)
     assert (verdict.proved.tolist(), verdict.run) == ([True, False, False], Run(8, 27, 3, proved=False))
     verdict = judge(
-        history, Run(8, 30, 3, proved=True), np.array([20]), lambda at: [7] * len(at), newer=False, complete=True
+        history, Run(8, 30, 3, proved=True), np.array([20]), lambda at: [7] * len(at), new=NONE, complete=True
     )
     assert isinstance(verdict, Verdict)
     assert not verdict.proved.any()
@@ -282,11 +283,13 @@ def test_a_history_stays_small_and_knows_its_repeats_and_no_others(calls: list[i
     run, proved = None, False
     places = np.arange(first, count) * 3
     for part in np.array_split(places, data.draw(st.integers(1, 5))):
-        verdict = judge(history, run, part, partial(checksums, part), newer=False, complete=True)
+        verdict = judge(history, run, part, partial(checksums, part), new=NONE, complete=True)
         assert isinstance(verdict, Verdict)
         run, proved = verdict.run, bool(verdict.proved.all())
     assert proved
     other = data.draw(st.integers(0, count - 1))
-    verdict = judge(history, None, places[places >= other * 3] + 1, lambda at: [0] * len(at), newer=True, complete=True)
-    if len(places[places >= other * 3]) > 1:
+    others = places[places >= other * 3] + 1
+    new = np.array([len(others)])
+    verdict = judge(history, None, others, lambda at: [0] * len(at), new=new, complete=True)
+    if len(others) > 1:
         assert isinstance(verdict, (Disproof, Unproved))
