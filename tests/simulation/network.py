@@ -25,6 +25,7 @@ from .turns import TurnDesk
 
 READ_TIMEOUT = 10.0
 _UNSEEN = 0.2  # share of claims
+_OVERLAPPING = 0.7  # of both, where writers overlap
 LATEST = 60.0  # a request that was given up may be executed so much later
 
 _ON_SERVER = {
@@ -47,6 +48,7 @@ class Network:
         self.troubled: set[str] = set()  # labels with a request that was lost, late or executed unseen
         self.listen: Callable[[], None] = lambda: None
         self.stall: Callable[[Node], None] = lambda _: None
+        self.overlaps = False  # claims stay unseen for long, and what is committed meanwhile lies on the server
         self._unseen: tuple[Node, float] | None = None  # who has claimed while nobody could see it, and when
         self._lying: list[_Late] = []
         self._begun: set[str] = set()  # labels with a begin on its way
@@ -153,20 +155,29 @@ class Network:
         commit = _is_commit(needed)
         if not (commit or isinstance(needed, WriteClaim)) or not self.trouble:
             return None
-        if self._rng.random() >= (self._share(fiber.node) if commit else _UNSEEN):
+        unseen = _OVERLAPPING if self.overlaps else _UNSEEN
+        if self._rng.random() >= (self._share(fiber.node) if commit else unseen):
             return None
         self.faults += 1
         if not commit:
             self._unseen = fiber.node, self._scheduler.now
-            return self._rng.choice(("invisible", "late"))  # the claim is answered while nobody can see it yet
+            # The claim is answered while nobody can see it yet.
+            return "invisible" if self.overlaps else self._rng.choice(("invisible", "late"))
+        if self.overlaps and self._has_unseen_successor(fiber.node):
+            fiber.node.paused_until = self._scheduler.now + 0.3 * 100.0 ** self._rng.random()
+            return "late"
         self.stall(fiber.node)
         return self._rng.choice(("lost_before", "late", "lost_after", "lost_after", "invisible"))
 
     def _share(self, node: Node) -> float:
         """The share of stalled commits: large for a writer who could not see the claim of its successor."""
-        if self._unseen is not None and self._unseen[0] is not node and self._scheduler.now < self._unseen[1] + 20.0:
-            return 0.5
+        if self._has_unseen_successor(node):
+            return _OVERLAPPING if self.overlaps else 0.5
         return max(self._profile.stall, node.stall)
+
+    def _has_unseen_successor(self, node: Node) -> bool:
+        claim = self._unseen
+        return claim is not None and claim[0] is not node and self._scheduler.now < claim[1] + 20.0
 
     def _choose(self, needed: Any) -> str | None:
         if not self.trouble or self._rng.random() >= self._profile.rate:

@@ -50,6 +50,7 @@ LONGEST_PAUSE = 60.0
 LONGEST_WAIT = 1.3 * TIMEOUT  # of a lane for its first rows
 PLAIN = 8, 4  # schedules whose seed has this remainder have plain rows
 POISON = 8, 6  # and these have rows that the server rejects, under a quarantine
+OVERLAPPING = 8, 2  # in these a driver goes on beside its successor, whose claim nobody sees for a while
 CROWDED = 3, 2  # and these, of the others and those with rejected rows, have more tables than a label has room for
 KEYED = 3, 1  # and of these some rows have keys, and replace each other
 KEYS: dict[str, TableKey] = {"journal": [KeyColumn.of("k", "VARCHAR", None)]}
@@ -134,6 +135,7 @@ class World:
         self.network = Network(self.cluster, self.profile, rng, self.trace)
         self.network.listen = self._sent
         self.network.stall = self._stall
+        self.network.overlaps = ledger and seed % OVERLAPPING[0] == OVERLAPPING[1]
         self.checker = self._make_checker(self.source)
         self.checker.most_tables = len(TABLES) if self.crowded else None
         self.network.turns.broken = partial(self.checker.report, "other")
@@ -150,6 +152,8 @@ class World:
         self._attempts = 0
         self._sends = 0
         self._trouble_at = self._plan_trouble()
+        if self.network.overlaps:
+            self._trouble_at |= {rng.randrange(10, 120): "second_driver" for _ in range(2)}
 
     def explainer(self) -> Explainer | None:
         """What asks the server about refused commits; without bad rows nobody does."""
