@@ -19,19 +19,15 @@ import gc
 import hashlib
 import io
 import itertools
-import mmap
 import os
 import pickle
 import secrets
-import tempfile
 import threading
-import weakref
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +38,7 @@ from starrocks_txn_sink.coordinator.model import Chunk, RowIndex
 from starrocks_txn_sink.glibc import has_glibc, limit_arenas
 from starrocks_txn_sink.http import HttpTransport
 from starrocks_txn_sink.options import SinkOptions
+from starrocks_txn_sink.rows.scratch_file import ScratchFile
 from starrocks_txn_sink.sql.connection import LeaderConnection, SqlLedger
 from starrocks_txn_sink.sql.scan_threads import KnownThreads
 from starrocks_txn_sink.writer.known_columns import KnownColumns
@@ -209,66 +206,38 @@ _MOST_ARENAS: Final = 2
 
 
 class SpillFile:
-    """Moves chunks from memory into files without a name; a file is gone with its last chunk, or with the process.
-
-    Pages that a load has read count as the process's memory until `take` or `release` hands them back to the kernel.
-    """
+    """Moves chunks from memory into a scratch file (`rows.scratch_file`)."""
 
     def __init__(self, file_bytes: int = 1 << 30) -> None:
-        self._file_bytes = file_bytes  # of a file; more where the chunks of one `take` have more
-        self._mappings: tuple[weakref.ref[mmap.mmap], ...] = ()  # replaced as a whole: loads release in threads
-        self._content = memoryview(b"")
-        self._used = 0
-        self._file: IO[bytes] | None = None
+        self._file = ScratchFile(file_bytes)
 
     def take(self, chunks: Sequence[Chunk]) -> bool:
         """Move the rows of `chunks` and their indexes into a file; False if the disk does not take them."""
-        buffers = [buffer for chunk in chunks for buffer in _buffers_of(chunk)]
-        size = sum(map(len, buffers))
         try:
-            if self._file is None or self._used + size > len(self._content):
-                self._open_segment(max(size, self._file_bytes))
-            assert self._file is not None
-            self._file.seek(self._used)  # a full disk may have taken a part of earlier chunks
-            self._file.writelines(buffers)
-            self._file.flush()
+            taken = iter(self._file.take([buffer for chunk in chunks for buffer in _buffers_of(chunk)]))
         except OSError:
             return False
         for chunk in chunks:
-            chunk.pieces = [self._next(piece.nbytes) for piece in chunk.pieces]
+            chunk.pieces = [next(taken) for _ in chunk.pieces]
             # For small rows the indexes are large, and an index that is a slice keeps its whole Arrow batch in memory.
             chunk.row_indexes = [
-                index and RowIndex(*map(self._next_like, (index.positions, index.offsets)))
+                index and RowIndex(*(np.frombuffer(next(taken), array.dtype) for array in _arrays_of(index)))
                 for index in chunk.row_indexes
             ]
         self.release()
         return True
 
     def release(self) -> None:
-        """Hand the pages that were read back to the kernel: they are read again when they are needed."""
-        for mapping in filter(None, (reference() for reference in self._mappings)):
-            mapping.madvise(mmap.MADV_DONTNEED)
-
-    def _next(self, size: int) -> memoryview:
-        self._used += size
-        return self._content[self._used - size : self._used]
-
-    def _next_like(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        return np.frombuffer(self._next(array.nbytes), array.dtype)
-
-    def _open_segment(self, size: int) -> None:
-        """Open a sparse file and map it; segments are large, because each mapping keeps a file descriptor open."""
-        folder = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]  # Spark's own disks for temporary files
-        file = tempfile.TemporaryFile(dir=folder if Path(folder or "?").is_dir() else None)  # noqa: SIM115
-        weakref.finalize(self, file.close)
-        file.truncate(size)
-        mapping = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
-        self._mappings = (*(reference for reference in self._mappings if reference() is not None), weakref.ref(mapping))
-        self._file, self._content, self._used = file, memoryview(mapping), 0  # all or none: a file and its mapping
+        """See ScratchFile."""
+        self._file.release()
 
 
 def _buffers_of(chunk: Chunk) -> Iterator[memoryview | bytes]:
     """The bytes of a chunk in a file: its pieces, then the arrays of each row index."""
     yield from chunk.pieces
     for index in filter(None, chunk.row_indexes):
-        yield from (array.tobytes() for array in (index.positions, index.offsets))
+        yield from (array.tobytes() for array in _arrays_of(index))
+
+
+def _arrays_of(index: RowIndex) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    return index.positions, index.offsets

@@ -1,17 +1,18 @@
 """VerifiedAssembler over the events of one task: the lane of a sink that assembles Debezium's transactions.
 
 Rows and markers of a transaction may be anywhere in a micro-batch, and a snapshot's rows go in front of its first
-transaction. So the lane judges all events of the micro-batch at once, when it has read them. Until then, and from one
-micro-batch to the next, the rows' texts are apart from what the rules read: beyond `held_limit` bytes they are spilled,
-and each piece of released rows reads its own texts only. Pure: the spill storage and the carried state are arguments.
+transaction. So the lane judges all events of the micro-batch at once, when it has read them. Until then the rows' texts
+are apart from what the rules read: beyond `held_limit` bytes they are in a file without a name, and each piece of
+released rows reads its own texts only. What waits for the next micro-batch is written into the spill storage at the
+end, texts and all. The spill storage and the carried state are arguments.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import ClassVar, Final
 
 import numpy as np
@@ -34,15 +35,17 @@ from starrocks_txn_sink.assembler.verified.rules import (
 from starrocks_txn_sink.assembler.verified.sources import Successions
 from starrocks_txn_sink.assembler.verified.units import DEAD_LETTER_SUFFIX
 from starrocks_txn_sink.compiled.texts import gather
+from starrocks_txn_sink.errors import StateNotWritten
 from starrocks_txn_sink.protocol.snapshots import Marks, beside, whole
 from starrocks_txn_sink.rows.columns import EVENT_TIME, OFFSET, TOPIC_PARTITION
+from starrocks_txn_sink.rows.scratch_file import ScratchFile
+from starrocks_txn_sink.rows.segments import bounds_of
 from starrocks_txn_sink.telemetry import Event
 
 HELD_BYTES: Final = 96 << 20
 """Texts of rows in memory: a micro-batch of half a million ordinary rows is never spilled."""
 _READ_BYTES: Final = 32 << 20
 """Texts read back and kept: a piece of released rows has rows of several blobs, and the next piece of the same ones."""
-_FILE_BYTES: Final = 16 << 20
 _PIECE_BYTES: Final = 4 << 20  # released rows that are in memory at once, besides those that are being loaded
 _PIECE_ROWS: Final = 50_000
 
@@ -57,11 +60,15 @@ _OF_MESSAGES: Final = (v.SEQUENCE, v.TIMESTAMP, OFFSET)
 
 @dataclass(slots=True)
 class _Segment:
-    """Consecutive events of a source, in memory or in the spill storage. `number` is that of a blob of the state."""
+    """Consecutive events of a source: new ones have their rows' texts here, others are in the spill storage.
+
+    `number` is that of a blob of the state.
+    """
 
     rows: int
     bytes: int
-    table: pa.Table | None = None  # HELD_EVENTS, then IN_KAFKA
+    texts: pa.ChunkedArray | None = None
+    spilled: bool = False
     place: BlobPlace | None = None
     number: int | None = None
 
@@ -93,11 +100,12 @@ class VerifiedLane(Assembler):
     notices: list[Event] = field(default_factory=list)
     _sources: dict[str, _Source] = field(default_factory=dict)
     _held_bytes: int = 0
+    _scratch: ScratchFile = field(default_factory=ScratchFile)
     _texts: _TextCache = field(init=False)
     _successions: Successions = field(init=False)
 
     def __post_init__(self) -> None:
-        self._texts = _TextCache(self.storage)
+        self._texts = _TextCache(self.storage, self._scratch)
         self._successions = Successions(self.policy.new_sources or ())
         for name, partition in self.carried.items():  # without new events, too: transactions get overdue
             self._sources[name] = _source_of(partition.state_of(VerifiedState, name), partition.places)
@@ -134,7 +142,7 @@ class VerifiedLane(Assembler):
                     segments.append(segment)
                 else:
                     (place,) = self.storage.write([part])
-                    segments.append(_Segment(part.num_rows, part.nbytes, None, place, segment.number))
+                    segments.append(_Segment(part.num_rows, part.nbytes, place=place, number=segment.number))
         source.segments, source.held = segments, len(segments)
         source.events = sum(segment.rows for segment in segments)
 
@@ -160,11 +168,10 @@ class VerifiedLane(Assembler):
         sizes = pc.fill_null(pc.binary_length(columns[model.ROW]), 0).cast(pa.int64())
         source.proofs.append(_with_places(proof, sizes, source.events))
         source.events += events.num_rows
-        columns[v.ARRIVED] = pa.array(np.full(events.num_rows, float(self.now)))
-        held = pa.table(columns).select([*v.HELD_EVENTS.names, *IN_KAFKA.names])
-        for piece in model.pieces(held):
-            source.segments.append(_Segment(piece.num_rows, piece.nbytes, piece))
-        self._held_bytes += columns[model.ROW].nbytes
+        texts = columns[model.ROW]
+        if len(texts):
+            source.segments.append(_Segment(len(texts), texts.nbytes, texts))
+            self._held_bytes += texts.nbytes
 
     def finish(self) -> Iterator[ReleasedRows]:
         """Judge all events, and yield the released rows: those of a source in the order of its commits.
@@ -253,16 +260,25 @@ class VerifiedLane(Assembler):
         stay: list[_Segment] = []
         segments_left: list[tuple[_Segment, Mask]] = []
         crowded = source.held > MANY_BLOBS
-        for number, segment in enumerate(source.segments):
+        for number, segment in enumerate(source.segments[: source.held]):
             count = int(bounds[number + 1] - bounds[number])
-            small = segment.bytes < SMALL_BYTES and (crowded or segment.number is None)
-            if count == segment.rows and segment.place is not None and not small:
+            if count == segment.rows and not (segment.bytes < SMALL_BYTES and crowded):
                 stay.append(segment)
             elif count:
                 mask = np.zeros(segment.rows, dtype=bool)
                 mask[kept_rows[bounds[number] : bounds[number + 1]] - (stops[number] - segment.rows)] = True
                 segments_left.append((segment, mask))
-        return self._written(judgement.state, [*stay, *self._rewritten(segments_left)])
+        is_new = judgement.events[_AT].to_numpy() >= sum(segment.rows for segment in source.segments[: source.held])
+        new_events = judgement.events.filter(pa.array(judgement.held & is_new))
+        rewritten = self._rewritten(segments_left, self._with_rows(source, new_events))
+        return self._written(judgement.state, [*stay, *rewritten])
+
+    def _with_rows(self, source: _Source, events: pa.Table) -> Iterator[pa.Table]:
+        """Events with their rows, piece by piece."""
+        rows, start = _SourceRows(source.segments, self._texts), 0
+        for stop in _stops(events[_BYTES].to_numpy(), self.piece_rows).tolist():
+            yield rows.whole(events.slice(start, stop - start))
+            start = stop
 
     def _written(self, state: VerifiedState, segments: Sequence[_Segment]) -> CarriedState:
         """The state with `segments`, which are in the spill storage, as its blobs."""
@@ -273,58 +289,69 @@ class VerifiedLane(Assembler):
         blobs = tuple(HeldBlob(segment.number or 0, segment.rows, segment.bytes) for segment in segments)
         return CarriedState(replace(state, blobs=blobs, next_blob=following), _places(segments))
 
-    def _rewritten(self, segments_left: Sequence[tuple[_Segment, Mask]]) -> list[_Segment]:
-        """New segments in the spill storage, of the events in the masks; about _READ_BYTES are in memory at once."""
+    def _rewritten(
+        self, segments_left: Sequence[tuple[_Segment, Mask]], new_events: Iterable[pa.Table]
+    ) -> list[_Segment]:
+        """Segments in the spill storage, of the events in the masks and new ones; about _READ_BYTES are in memory."""
         segments_written: list[_Segment] = []
         waiting: list[pa.Table] = []
-        for segment, mask in segments_left:
-            table = segment.table if segment.place is None else placed(self.storage.read(segment.place))
-            assert table is not None
-            waiting.append(_plain(table.filter(pa.array(mask))))
+        for table in chain((self._masked(*segment) for segment in segments_left), new_events):
+            waiting.append(_plain(table))
             if sum(table.nbytes for table in waiting) > _READ_BYTES:
                 segments_written += self._write(waiting, small=False)
                 waiting = []
         return segments_written + self._write(waiting, small=not segments_written)
 
+    def _masked(self, segment: _Segment, mask: Mask) -> pa.Table:
+        assert segment.place is not None
+        return placed(self.storage.read(segment.place)).filter(pa.array(mask))
+
     def _write(self, tables: Sequence[pa.Table], *, small: bool) -> list[_Segment]:
         pieces = model.pieces(pa.concat_tables(tables).combine_chunks()) if tables else []
         places = self.storage.write(pieces, small=small)
         return [
-            _Segment(piece.num_rows, piece.nbytes, None, place) for piece, place in zip(pieces, places, strict=True)
+            _Segment(piece.num_rows, piece.nbytes, place=place) for piece, place in zip(pieces, places, strict=True)
         ]
 
     def _spill(self) -> None:
-        """Write the events in memory to the spill storage, in order; the rules' columns stay.
-
-        A file at a time, because the storage makes a copy of it.
-        """
-        segments = [segment for source in self._sources.values() for segment in source.segments if segment.table]
-        file = np.cumsum([segment.bytes for segment in segments]) // _FILE_BYTES
-        for together in np.split(np.arange(len(segments)), np.flatnonzero(np.diff(file)) + 1):
-            segments_together = [segments[number] for number in together.tolist()]
-            tables = [_plain(segment.table) for segment in segments_together if segment.table is not None]
-            places = self.storage.write(tables)
-            for segment, place in zip(segments_together, places, strict=True):
-                segment.table, segment.place = None, place
+        """Move the texts in memory into a file, in order; the rules' columns stay. Raises StateNotWritten."""
+        for source in self._sources.values():
+            for segment in source.segments:
+                if segment.texts is not None and not segment.spilled:
+                    segment.texts, segment.spilled = self._in_file(segment.texts), True
         self._held_bytes = 0
         self.held_limit = min(self.held_limit, HELD_BYTES // 2)  # the more events, the more their columns need
+        self._scratch.release()
         give_back_memory()
+
+    def _in_file(self, texts: pa.ChunkedArray) -> pa.ChunkedArray:
+        bounds = [bounds_of(chunk) for chunk in texts.chunks]
+        data = [memoryview(chunk.buffers()[2] or b"") for chunk in texts.chunks]
+        try:
+            moved = self._scratch.take([part[each[0] : each[-1]] for part, each in zip(data, bounds, strict=True)])
+        except OSError as error:
+            message = f"The assembling lane cannot write rows to a temporary file: {error}."
+            raise StateNotWritten(message, hint="Free space in the executor's directory for such files.") from error
+        arrays = [_placed_in(part, *text) for part, *text in zip(moved, texts.chunks, bounds, strict=True)]
+        return pa.chunked_array(arrays, texts.type)
 
 
 @dataclass(slots=True)
 class _TextCache:
-    """Texts of rows that are in the spill storage: the newest _READ_BYTES of them are kept."""
+    """Texts of rows in the spill storage, or in the `scratch` file: about _READ_BYTES of each are in memory."""
 
     storage: SpillStorage
+    scratch: ScratchFile
     _texts: OrderedDict[BlobPlace, pa.ChunkedArray] = field(default_factory=OrderedDict)
     _bytes: int = 0
     _read_bytes: int = 0  # since memory was given back
+    _taken_bytes: int = 0  # since pages were
 
     def texts_of(self, segment: _Segment) -> pa.ChunkedArray:
         """The texts of a segment, one for each event."""
         if segment.place is None:
-            assert segment.table is not None
-            return segment.table[model.ROW]
+            assert segment.texts is not None
+            return segment.texts
         texts = self._texts.pop(segment.place, None)
         if texts is None:
             texts = self.storage.read(segment.place, (model.ROW,))[model.ROW]
@@ -337,6 +364,13 @@ class _TextCache:
             self._read_bytes = 0
             give_back_memory()
         return texts
+
+    def have_read(self, texts: pa.Array) -> None:
+        """Hand pages of the scratch file back, each time that about _READ_BYTES of `texts` have come from segments."""
+        self._taken_bytes += texts.nbytes
+        if self._taken_bytes > _READ_BYTES:
+            self._taken_bytes = 0
+            self.scratch.release()
 
     def sizes_of(self, segment: _Segment) -> pa.Array:
         """The sizes of the texts of a segment: their average, because only a piece's size depends on it."""
@@ -358,7 +392,17 @@ class _SourceRows:
         columns[EVENT_TIME] = pc.multiply(events[v.TIMESTAMP], 1000)
         return pa.table(columns)
 
+    def whole(self, events: pa.Table) -> pa.Table:
+        """The events with their rows, as the spill storage has them."""
+        names = [*v.HELD_EVENTS.names, *IN_KAFKA.names]
+        return events.append_column(model.ROW, self._take(events[_AT].to_numpy())).select(names)
+
     def _take(self, at: Indexes) -> pa.Array:
+        taken = self._texts_at(at)
+        self.texts.have_read(taken)
+        return taken
+
+    def _texts_at(self, at: Indexes) -> pa.Array:
         starts = np.cumsum([0, *(segment.rows for segment in self.segments)])
         owner = np.searchsorted(starts, at, side="right") - 1
         numbers = np.flatnonzero(np.bincount(owner, minlength=1)) if len(at) else owner
@@ -373,6 +417,13 @@ class _SourceRows:
             for (first, of_segment), places in zip(texts, np.split(order, begins[1:]), strict=True)
         ]
         return pa.concat_arrays(parts).take(pa.array(np.argsort(order)))
+
+
+def _placed_in(data: memoryview, texts: pa.Array, bounds: Indexes) -> pa.Array:
+    """The texts, whose bytes are in `data` now."""
+    valid = texts.is_valid().buffers()[1] if texts.null_count else None
+    buffers = [valid, pa.py_buffer(bounds - bounds[0]), pa.py_buffer(data)]
+    return pa.Array.from_buffers(texts.type, len(texts), buffers, texts.null_count)
 
 
 def _chunks(texts: Sequence[tuple[int, pa.ChunkedArray]]) -> Iterator[tuple[int, pa.Array]]:
@@ -391,7 +442,9 @@ def give_back_memory() -> None:
 
 
 def _source_of(state: VerifiedState, places: Mapping[int, BlobPlace]) -> _Source:
-    segments = [_Segment(blob.events, blob.bytes, None, places[blob.number], blob.number) for blob in state.blobs]
+    segments = [
+        _Segment(blob.events, blob.bytes, place=places[blob.number], number=blob.number) for blob in state.blobs
+    ]
     return _Source(state, segments, held=len(segments), events=sum(segment.rows for segment in segments))
 
 
