@@ -65,6 +65,7 @@ Out = TypeVar("Out")
 _PARSERS: Final = 2  # threads that parse ahead of the rules: pyarrow releases the GIL
 _CHUNK_BYTES: Final = 32 << 20
 _PIECE_BYTES: Final = 8 << 20  # about four are in memory at once, as text, as columns, and as payloads
+_LARGE_PIECE_BYTES: Final = 16 << 20  # of a lane that is alone: each piece costs milliseconds, whatever its size
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +152,8 @@ class Parse(SourceSchema):
             yield from ((apply_rules(self._rules, _cast_events(batch)), batch) for batch in batches)
             return
         parse = partial(_parse, lines, self._rules, self._placed, self._encoded)
-        for parsed, piece in map_ahead(parse, _pieces(batches), _PARSERS):
+        pieces = _pieces(batches, _LARGE_PIECE_BYTES if self._encoded else _PIECE_BYTES)
+        for parsed, piece in map_ahead(parse, pieces, _PARSERS):
             self._take(parsed)
             yield parsed.events, piece
 
@@ -360,10 +362,10 @@ def _read_kafka(ranges: OffsetRanges, deadline: Deadline) -> Generator[pa.Record
     return read_values(ranges, deadline)
 
 
-def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches, cut to about _PIECE_BYTES each, because several are in memory at once."""
+def _pieces(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:
+    """The batches, cut to about `size` bytes each, because several are in memory at once."""
     for batch in batches:
-        step = batch.num_rows * _PIECE_BYTES // max(batch.nbytes, 1) + 1
+        step = batch.num_rows * size // max(batch.nbytes, 1) + 1
         for start in range(0, batch.num_rows, step):
             yield batch.slice(start, step)
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from starrocks_txn_sink.assembler.rules import model
 from starrocks_txn_sink.assembler.rules.history import NOWHERE
-from starrocks_txn_sink.assembler.rules.intake import Indexes, Mask
+from starrocks_txn_sink.assembler.rules.intake import Indexes, Mask, one_array
 from starrocks_txn_sink.assembler.verified import intake as v
 from starrocks_txn_sink.assembler.verified.deliveries import integer_column
 from starrocks_txn_sink.assembler.verified.repeats import Settled
@@ -38,7 +38,7 @@ class Parts:
 
 def parts(events: pa.Table, settled: Settled) -> Parts:
     """The parts of the transactions in `events` (intake.HELD_EVENTS)."""
-    encoded = events[model.TXN_ID].combine_chunks().dictionary_encode()
+    encoded = one_array(events[model.TXN_ID]).dictionary_encode()
     ids, code = encoded.dictionary, encoded.indices.fill_null(-1).to_numpy().astype(np.int64)
     known = settled.known(ids)
     times = integer_column(events, v.TIMESTAMP)

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from starrocks_txn_sink.assembler.rules import history, model
 from starrocks_txn_sink.assembler.rules.history import NOWHERE, Kind
-from starrocks_txn_sink.assembler.rules.intake import Indexes, Mask
+from starrocks_txn_sink.assembler.rules.intake import Indexes, Mask, one_array
 from starrocks_txn_sink.assembler.rules.segments import concat_ranges
 from starrocks_txn_sink.assembler.verified import bounds, intake as v, repeats, tally
 from starrocks_txn_sink.assembler.verified.deliveries import integer_column
@@ -547,7 +547,7 @@ def _slots(judgement: _JudgedEvents, full: Indexes) -> tuple[Indexes, Indexes]:
     table, counts = judgement.table, judgement.tally
     if not len(judgement.snapshot):
         return judgement.snapshot, judgement.snapshot
-    collection = pc.fill_null(table[v.COLLECTION].combine_chunks().dictionary_encode().indices, -1).to_numpy() + 1
+    collection = pc.fill_null(one_array(table[v.COLLECTION]).dictionary_encode().indices, -1).to_numpy() + 1
     times = integer_column(table, v.TIMESTAMP)
     order = np.lexsort((np.arange(len(times)), times, table[v.ARRIVED].to_numpy(), collection))
     waits = len(full) + 1

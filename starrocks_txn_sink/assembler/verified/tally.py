@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from starrocks_txn_sink.assembler.rules import history, model
 from starrocks_txn_sink.assembler.rules.history import NOWHERE, Kind
-from starrocks_txn_sink.assembler.rules.intake import Indexes, Mask
+from starrocks_txn_sink.assembler.rules.intake import Indexes, Mask, one_array
 from starrocks_txn_sink.assembler.verified import intake as v
 from starrocks_txn_sink.assembler.verified.deliveries import integer_column, join_deliveries, same_rows
 from starrocks_txn_sink.assembler.verified.gtids import has_gtid
@@ -168,7 +168,7 @@ def _collections_agree(events: pa.Table, code: Indexes, rows: Indexes, end: Inde
     """
     agree = end >= 0
     ended = np.flatnonzero(agree)
-    encoded = events[v.COLLECTION].combine_chunks().dictionary_encode()
+    encoded = one_array(events[v.COLLECTION]).dictionary_encode()
     names = encoded.dictionary
     width = len(names) + 1
     of_rows = code[rows] * width + pc.fill_null(encoded.indices, len(names)).to_numpy()[rows]
@@ -178,7 +178,7 @@ def _collections_agree(events: pa.Table, code: Indexes, rows: Indexes, end: Inde
         counts = counts[pairs]
     else:
         pairs, counts = np.unique(of_rows, return_counts=True)
-    listed = events[v.DATA_COLLECTIONS].combine_chunks().take(pa.array(end[ended]))
+    listed = one_array(events[v.DATA_COLLECTIONS]).take(pa.array(end[ended]))
     owner = ended[pc.list_parent_indices(listed).to_numpy()]
     flat = pc.list_flatten(listed)
     wanted_codes = pc.fill_null(pc.index_in(flat.field(0), value_set=names), len(names)).to_numpy() + owner * width

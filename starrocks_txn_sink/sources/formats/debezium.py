@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from starrocks_txn_sink.assembler.rules import model
+from starrocks_txn_sink.assembler.rules.intake import one_array
 from starrocks_txn_sink.assembler.verified import intake as v
 from starrocks_txn_sink.compiled.objects import ORIGIN
 from starrocks_txn_sink.compiled.texts import pairs
@@ -130,10 +131,10 @@ class DebeziumChanges:
         messages, batch = batch, _without_tombstones(batch)
         read, valid = read_values(batch.column(VALUE), CHANGE)
         rows = self._rows(read, batch, valid)
-        source, operation = read["source"].combine_chunks(), read["op"].combine_chunks()
+        source, operation = one_array(read["source"]), one_array(read["op"])
         good = is_one_of(operation, *_OPS) & _is_valid(source) & _is_valid(rows.text) & rows.sound
         logical = is_one_of(operation, LOGICAL)
-        good &= ~(logical & ~_is_valid(read["transaction"].combine_chunks()))
+        good &= ~(logical & ~_is_valid(one_array(read["transaction"])))
         good &= logical | _is_valid(source.field("table"))
         read = read.append_column(model.ROW, rows.text).append_column(_UNAVAILABLE, rows.unavailable)
         read, batch, malformed = _without_malformed(self, "change event", read, batch, valid, good)
@@ -146,8 +147,8 @@ class DebeziumChanges:
 
     def _rows(self, read: pa.Table, batch: pa.RecordBatch, valid: Bools) -> _Rows:
         """The rows of the values that were read."""
-        before, after = (read[name].combine_chunks() for name in ("before", "after"))
-        operation = read["op"].combine_chunks()
+        before, after = (one_array(read[name]) for name in ("before", "after"))
+        operation = one_array(read["op"])
         deleted = is_one_of(operation, DELETE)
         deletes = pa.array(deleted)
         sound: Bools = np.ones(len(deletes), dtype=bool)
@@ -200,11 +201,11 @@ class DebeziumChanges:
         changes = DebeziumRows(
             pa.array(tables, pa.string()).take(names.indices),
             plain(names),
-            plain(read["op"].combine_chunks()),
+            plain(one_array(read["op"])),
             plain(source["name"]),
             source["lsn"],
-            read["before"].combine_chunks(),
-            read["after"].combine_chunks(),
+            one_array(read["before"]),
+            one_array(read["after"]),
             None if key is None else batch.column(key),
         )
         return changes.moved(
@@ -214,8 +215,8 @@ class DebeziumChanges:
     def _events(self, read: pa.Table, batch: pa.RecordBatch, keep: tuple[str, ...]) -> ParsedMessages:
         """The events, and what they say besides."""
         source, collection = _sources_of(read)
-        txn_id, total_order = read["transaction"].combine_chunks().flatten()
-        operation = read["op"].combine_chunks()
+        txn_id, total_order = one_array(read["transaction"]).flatten()
+        operation = one_array(read["op"])
         logical = pa.array(is_one_of(operation, LOGICAL))
         if logical.true_count:
             collection = pc.if_else(logical, pa.scalar(None, pa.string()), plain(collection)).dictionary_encode()
@@ -242,14 +243,12 @@ class DebeziumChanges:
             model.DATABASE: pa.nulls(len(table), pa.string()),
             model.TABLE: table,
             model.OP: operation,
-            model.ROW: read[model.ROW].combine_chunks(),
+            model.ROW: one_array(read[model.ROW]),
             v.TIMESTAMP: batch.column(v.TIMESTAMP),
             SOURCE_TIME: source["ts_ms"],
         }
         if self.unavailable is not None:
-            self._refuse_unavailable(
-                self.unavailable, read[_UNAVAILABLE].combine_chunks(), events, source_tables, batch
-            )
+            self._refuse_unavailable(self.unavailable, one_array(read[_UNAVAILABLE]), events, source_tables, batch)
         if self.tables.dead_letter_table is not None:
             events |= with_dead_letters(events, source_tables.is_null())
         columns = pa.table(events | {name: batch.column(name) for name in keep})
@@ -306,7 +305,7 @@ class DebeziumChanges:
 def _sources_of(read: pa.Table) -> tuple[dict[str, pa.Array], pa.DictionaryArray]:
     """The fields of the messages' sources, and the names of the source's tables."""
     fields = [field.name for field in CHANGE.field("source").type]
-    source = dict(zip(fields, read["source"].combine_chunks().flatten(), strict=True))
+    source = dict(zip(fields, one_array(read["source"]).flatten(), strict=True))
     owner = source["schema"]
     if owner.null_count:
         owner = pc.coalesce(plain(owner), plain(source["db"])).dictionary_encode()
@@ -421,7 +420,7 @@ class DebeziumMarkers:
         """The markers of a batch (`RawFormat.parse`); InputError for a topic of more than one partition."""
         batch = _without_tombstones(batch)
         read, valid = read_values(batch.column(VALUE), MARKER)
-        status, txn_id = (read[name].combine_chunks() for name in ("status", "id"))
+        status, txn_id = (one_array(read[name]) for name in ("status", "id"))
         good = pc.is_in(status, value_set=_STATUSES).to_numpy(zero_copy_only=False) & _is_valid(txn_id)
         read, batch, malformed = _without_malformed(self, "transaction marker", read, batch, valid, good)
         if pc.any(pc.not_equal(batch.column("partition"), 0)).as_py():
@@ -429,7 +428,7 @@ class DebeziumMarkers:
                 "The transaction topic has more than one partition and so loses the order of commits.",
                 hint="Create it with one.",
             )
-        txn_id = read["id"].combine_chunks()
+        txn_id = one_array(read["id"])
         events = {
             SOURCE_PARTITION: self._sources(batch),
             model.TXN_ID: _stable_id(txn_id),

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from starrocks_txn_sink.assembler.rules.intake import one_array
 from starrocks_txn_sink.compiled.library import most_judgements
 from starrocks_txn_sink.compiled.objects import LIST_TEXT, ORIGIN, read_objects
 from starrocks_txn_sink.rows.json_members import Number, members
@@ -45,7 +46,7 @@ def read_members(
         return table, read[1]
     table, valid = (other_way or read_one_by_one)(values, texts, wrapper)
     for number, field in enumerate(fields):
-        column = _encoded(table.column(number).combine_chunks(), field.type)
+        column = _encoded(one_array(table.column(number)), field.type)
         table = table.set_column(number, field, column)
     return table, valid
 
@@ -71,7 +72,7 @@ def _with_lists(table: pa.Table, fields: pa.Schema) -> pa.Table | None:
     """
     for number, field in enumerate(fields):
         if pa.types.is_list(field.type):
-            texts = table.column(number).combine_chunks().cast(pa.string()).dictionary_encode()
+            texts = one_array(table.column(number)).cast(pa.string()).dictionary_encode()
             if len(texts.dictionary) > most_judgements(len(texts)):
                 return None
             try:

@@ -183,7 +183,7 @@ _FIELDS: Final[Mapping[str, Callable[[Rows, OffsetRanges, pa.Array], pa.Array]]]
     VALUE: lambda rows, *_: rows.values,
     KEY: lambda rows, *_: rows.keys,
     MESSAGE_KEY: lambda rows, *_: rows.keys,
-    "topic": lambda rows, _, topics: topics.take(pa.array(rows.topics)),
+    "topic": lambda rows, _, topics: pa.DictionaryArray.from_arrays(pa.array(rows.topics, pa.int32()), topics),
     "partition": lambda rows, *_: pa.array(rows.partitions).cast(pa.int32()),
     "offset": lambda rows, *_: pa.array(rows.offsets),
     "timestamp": lambda rows, *_: pa.array(rows.times),
