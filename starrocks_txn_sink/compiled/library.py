@@ -8,6 +8,7 @@ values, and leaves the judgement of all others to Python (`sources.formats`). ct
 import ctypes
 import os
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -97,6 +98,10 @@ _FUNCTIONS: Final[Functions] = {
 }
 
 
+_memmove: Final = ctypes.CDLL(None).memmove  # without the GIL, which ctypes.memmove holds
+_memmove.restype, _memmove.argtypes = None, (_POINTER, _POINTER, ctypes.c_size_t)
+
+
 def declare(library: ctypes.CDLL, prefix: str, functions: Functions) -> None:
     """Tell ctypes the types of a library's functions; AttributeError for a function that it does not have."""
     for name, (result, arguments) in functions.items():
@@ -104,18 +109,45 @@ def declare(library: ctypes.CDLL, prefix: str, functions: Functions) -> None:
         function.restype, function.argtypes = result, arguments
 
 
-class Buffers:
-    """Buffers of a column of whole numbers, structs or texts of `size` bytes; pyarrow.ArrowCapacityError for 2 GiB."""
+class Scratch(threading.local):
+    """Room of this thread for texts of unknown sizes, by column: what is used of it is copied out.
 
-    def __init__(self, kind: pa.DataType, rows: int, size: int) -> None:
-        self._kind = kind
+    Buffers as large as all messages, for each column and piece, would be touched at their beginnings alone and leave a
+    heap of holes.
+    """
+
+    def __init__(self) -> None:
+        self._free: dict[int, pa.Buffer] = {}
+
+    def take(self, column: int, size: int) -> pa.Buffer:
+        """At least `size` bytes, until they are given back."""
+        room = self._free.pop(column, None)
+        return room if room is not None and room.size >= size else pa.allocate_buffer(1 << size.bit_length())
+
+    def give(self, column: int, room: pa.Buffer) -> None:
+        """Keep `room` for the next texts of the column, unless it is very large."""
+        if room.size <= _LARGEST_ROOM:
+            self._free[column] = room
+
+
+_LARGEST_ROOM: Final = 32 << 20
+
+
+class Buffers:
+    """Buffers of a column of whole numbers, structs or texts of `size` bytes; pyarrow.ArrowCapacityError for 2 GiB.
+
+    With `data` that is where texts are written.
+    """
+
+    def __init__(self, kind: pa.DataType, rows: int, size: int, data: pa.Buffer | None = None) -> None:
+        self._kind, self._room = kind, data
         texts = kind != pa.int64() and not pa.types.is_struct(kind)
         size += 4 * rows if pa.types.is_dictionary(kind) else 0
         if texts and size > MOST_BYTES:
             raise pa.ArrowCapacityError(f"{size} bytes in one column")
         self._valid = pa.py_buffer(bytearray((rows + 7) // 8))
         self._ends = pa.allocate_buffer(4 * (rows + 1)) if texts else None
-        self._data = pa.allocate_buffer(size if texts else 8 * rows, resizable=True)
+        self._data = pa.allocate_buffer(size if texts else 8 * rows, resizable=True) if data is None else data
 
     def column(self, kind: int = MemberKind.TEXT, name: bytes = b"", first: int = 0, members: int = 0) -> Column:
         """How C finds the buffers, which this object keeps alive; see Column for `first` and `members` of an OBJECT."""
@@ -131,9 +163,13 @@ class Buffers:
         if self._ends is None:
             return pa.Array.from_buffers(self._kind, rows, [valid, self._data], nulls)
         used_bytes = int.from_bytes(self._ends[4 * rows : 4 * rows + 4], sys.byteorder)
-        if used_bytes < self._data.size:
-            self._data.resize(used_bytes, shrink_to_fit=True)
-        return pa.Array.from_buffers(self._kind, rows, [valid, self._ends, self._data], nulls)
+        data = self._data
+        if self._room is not None:
+            data = pa.allocate_buffer(used_bytes)
+            _memmove(data.address, self._room.address, used_bytes)
+        elif used_bytes < data.size:
+            data.resize(used_bytes, shrink_to_fit=True)
+        return pa.Array.from_buffers(self._kind, rows, [valid, self._ends, data], nulls)
 
     def coded(self, column: Column, rows: int) -> pa.DictionaryArray:
         """The coded `column` filled with `rows` values."""

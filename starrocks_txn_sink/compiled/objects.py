@@ -9,10 +9,19 @@ import orjson
 import pyarrow as pa
 
 from starrocks_txn_sink.compiled.layout import Column, MemberKind
-from starrocks_txn_sink.compiled.library import MOST_BYTES, TEXTS, Buffers, is_available, library, most_judgements
+from starrocks_txn_sink.compiled.library import (
+    MOST_BYTES,
+    TEXTS,
+    Buffers,
+    Scratch,
+    is_available,
+    library,
+    most_judgements,
+)
 from starrocks_txn_sink.rows.segments import Bools, bounds_of
 
 ORIGIN: Final = "origin"
+_SCRATCH: Final = Scratch()
 LIST_TEXT: Final = pa.binary()
 """The type of a field that is the JSON of an array, for `read_objects`."""
 
@@ -67,7 +76,14 @@ class _Reading:
         self._fields, self._rows, self._wrapper = fields, 0, wrapper and wrapper.encode()
         self._lists = [field.name for field in fields if field.type == LIST_TEXT]
         self._tree = _tree_of(fields)
-        self._buffers = [Buffers(field.type, rows, size) for field, _, _ in self._tree]
+        self._rooms = {
+            number: _SCRATCH.take(number, size + 4 * rows)
+            for number, (field, _, _) in enumerate(self._tree)
+            if field.type != pa.int64() and not pa.types.is_struct(field.type)
+        }
+        self._buffers = [
+            Buffers(field.type, rows, size, self._rooms.get(number)) for number, (field, _, _) in enumerate(self._tree)
+        ]
         columns = list[Column]()
         for number, ((field, first, members), buffers) in enumerate(zip(self._tree, self._buffers, strict=True)):
             columns.append(buffers.column(_kind(field.type, number < len(fields)), field.name.encode(), first, members))
@@ -103,6 +119,8 @@ class _Reading:
 
     def table(self) -> pa.Table:
         arrays = [self._array(number) for number in range(len(self._fields))]
+        for number, room in self._rooms.items():
+            _SCRATCH.give(number, room)
         table = pa.Table.from_arrays(arrays, schema=self._fields)
         return table.append_column(ORIGIN, pa.array(self._origins[: self._rows])) if self._wrapper else table
 

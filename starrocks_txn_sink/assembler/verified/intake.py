@@ -248,8 +248,8 @@ def check_events(events: pa.Table, source: str) -> None:
             f"transactions. For others {alone}: each change is written once, in the order of its key.",
         ),
     ):
-        at = pc.index(wrong, True).as_py()
-        if at >= 0:
+        if pc.any(wrong).as_py():
+            at = pc.index(wrong, True).as_py()
             raise InputError(
                 f"{sentence}.",
                 hint=hint,

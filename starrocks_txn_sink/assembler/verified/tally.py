@@ -172,10 +172,10 @@ def _collections_agree(events: pa.Table, code: Indexes, rows: Indexes, end: Inde
     names = encoded.dictionary
     width = len(names) + 1
     of_rows = code[rows] * width + pc.fill_null(encoded.indices, len(names)).to_numpy()[rows]
-    if len(end) * width <= _FEW_PAIRS * len(rows):  # counting costs less than a sort
-        counts = np.bincount(of_rows)
+    counted = len(end) * width <= _FEW_PAIRS * len(rows)  # which costs less than a sort
+    if counted:
+        counts = np.bincount(of_rows, minlength=len(end) * width)
         pairs = np.flatnonzero(counts)
-        counts = counts[pairs]
     else:
         pairs, counts = np.unique(of_rows, return_counts=True)
     listed = one_array(events[v.DATA_COLLECTIONS]).take(pa.array(end[ended]))
@@ -184,9 +184,12 @@ def _collections_agree(events: pa.Table, code: Indexes, rows: Indexes, end: Inde
     wanted_codes = pc.fill_null(pc.index_in(flat.field(0), value_set=names), len(names)).to_numpy() + owner * width
     number = pc.fill_null(flat.field(1), -1).to_numpy()
     wanted_codes, number, owner = wanted_codes[number != 0], number[number != 0], owner[number != 0]
-    at = np.searchsorted(pairs, wanted_codes)
-    right = at < len(pairs)
-    right[right] = (pairs[at[right]] == wanted_codes[right]) & (counts[at[right]] == number[right])
+    if counted:
+        right = counts[wanted_codes] == number
+    else:
+        at = np.searchsorted(pairs, wanted_codes)
+        right = at < len(pairs)
+        right[right] = (pairs[at[right]] == wanted_codes[right]) & (counts[at[right]] == number[right])
     agree[owner[~right]] = False
     # All listed collections are right, so as many pairs as listed collections means that no collection is unlisted.
     agree &= np.bincount(pairs // width, minlength=len(end)) == np.bincount(owner, minlength=len(end))
