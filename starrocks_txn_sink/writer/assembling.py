@@ -96,7 +96,7 @@ class AssemblySpec(LaneInput):
     arrival_order: bool = True
     sortable: bool = True
     small_rows: int = SMALL_ROWS
-    chunk_rows: int = 30_000  # smaller chunks cost more calls of the rules …
+    chunk_rows: int = 20_000  # of one poll, without a copy; smaller chunks cost more calls of the rules …
     partition_rows: int = 100  # … and so do fewer rows of each source partition
     marker: str = ""
     relayed: bool = False
