@@ -122,7 +122,9 @@ class Scratch(threading.local):
     def take(self, column: int, size: int) -> pa.Buffer:
         """At least `size` bytes, until they are given back."""
         room = self._free.pop(column, None)
-        return room if room is not None and room.size >= size else pa.allocate_buffer(1 << size.bit_length())
+        if room is not None and room.size >= size:
+            return room
+        return pa.allocate_buffer(size if size > _LARGEST_ROOM else min(1 << size.bit_length(), _LARGEST_ROOM))
 
     def give(self, column: int, room: pa.Buffer) -> None:
         """Keep `room` for the next texts of the column, unless it is very large."""

@@ -140,6 +140,26 @@ def test_python_judges_only_the_values_that_are_not_plain(kind: pa.DataType) -> 
 
 
 @needed
+def test_what_was_read_stays_when_a_thread_reads_on_also_in_the_middle_of_a_value() -> None:
+    """Its room for texts is used again; a judge that reads by itself finds that room taken."""
+
+    def objects(word: str, *more: str) -> pa.Array:
+        return pa.array([*(json.dumps({"row": f"{word} {number}", "type": word}) for number in range(9)), *more])
+
+    def judge(_: pa.Scalar) -> dict[str, Any]:
+        inner = read_objects(objects("inner"), FIELDS, lambda _: None)
+        assert inner is not None
+        return {"row": inner[0]["row"][8].as_py(), "type": "judged"}
+
+    tables = [read_objects(objects(word, "no object"), FIELDS, judge) for word in ("first", "second", "third" * 999)]
+    for word, read_table in zip(("first", "second", "third" * 999), tables, strict=True):
+        assert read_table is not None
+        read_table[0].validate(full=True)
+        assert read_table[0]["row"].to_pylist() == [*(f"{word} {number}" for number in range(9)), "inner 8"]
+        assert read_table[0]["type"].to_pylist() == [word] * 9 + ["judged"]
+
+
+@needed
 def test_many_values_that_are_not_plain_are_read_another_way() -> None:
     judged_texts: list[pa.Scalar] = []
     values = pa.array(['{"t": 1}', "no"] * 10_000)
