@@ -31,7 +31,7 @@ from tests.kafka.jars import SPARK, NoMaven, archives
 
 _TOPIC, _PARTITIONS = "events", 4
 _LOOK_SECONDS, _MOST_SECONDS = 0.5, 900.0
-_AT_WORK: Final = 0.05  # seconds of the server's processor time
+_AT_WORK: Final = 0.005  # seconds of the server's processor time: its first tick
 _SHOWN: Final = ("rows_a_cpu_second", "cpu_seconds", "pss_mb", "rss_mb")
 
 
