@@ -113,6 +113,26 @@ def test_a_misspelt_option_shows_the_usage_of_its_command(capsys: pytest.Capture
     assert "unrecognized arguments: --sead 7" in output
 
 
+@pytest.mark.parametrize(
+    ("command", "own_process", "limits"), [("sync", True, [1]), ("sync", False, []), ("status", True, [])]
+)
+def test_sync_limits_the_arenas_of_its_own_process_alone_before_its_module_is_imported(
+    command: str, own_process: bool, limits: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[Any] = []
+
+    def imported(name: str) -> None:
+        done.append(name)
+        raise OptionError("enough")
+
+    monkeypatch.setattr(cli, "limit_arenas", done.append)
+    monkeypatch.setattr(cli, "importlib", SimpleNamespace(import_module=imported))
+    monkeypatch.setattr(sys, "argv", [cli.PROGRAM, command])
+    cli.main(None if own_process else [command])
+    module = next(each.module for each in cli.COMMANDS if each.name == command)
+    assert done == [*limits, module]
+
+
 def test_a_commands_help_keeps_the_names_in_it(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.main(["where", "--help"])
