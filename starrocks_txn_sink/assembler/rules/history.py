@@ -15,7 +15,8 @@ transactions and that of events, gather what they know of a unit, and ask `kinds
   late copy of one unit says nothing about what another source sends behind it.
 - A run that passes by a remembered place, or ends, without one of them is not proved, and is refused. What is new ends
   it, if it came behind it: a source that is killed has sent the newest units, and sends old ones again before anybody
-  reads them. Where nobody knows the order of arrival any more, the next micro-batch with new units shows it.
+  reads them. Where nobody knows the order of arrival any more, the next micro-batch with new units shows it: it has the
+  next remembered place, too, or what waits since before is not proved.
 """
 
 from __future__ import annotations
@@ -108,17 +109,21 @@ class Unproved:
 class Verdict:
     """The mask of the units that are `proved` to be repeats.
 
-    `run` goes on with the next units; it `waits` if these may prove it.
+    `run` goes on with the next units; it `waits` if these may prove it. `before`: that of AnyOrder until it is proved.
     """
 
     proved: Mask
     run: Run | None
     waits: bool = False
+    before: Run | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class AnyOrder:
-    """Nobody knows in which order the units have come, some of them perhaps `new`; `before` is the run before them."""
+    """Nobody knows in which order the units have come, some of them perhaps `new`.
+
+    `before` waits for its proof since an earlier micro-batch, which may be judged in several parts.
+    """
 
     new: bool
     before: Run | None
@@ -159,11 +164,15 @@ def judge(
         return disproof
     # A new run begins behind each remembered place that was passed by.
     reached = np.searchsorted(entries["place"], places, side="right")
-    upto = int(np.searchsorted(entries["place"], run.last, side="right")) if run else -1
+    upto = _next_entry(entries, run)
     begins = np.flatnonzero(np.concatenate([[upto], reached])[:-1] < following).tolist()
+    before = None
     if isinstance(new, AnyOrder):
-        proves = following == upto
-        proved, run, refused = _judge_unordered(run, places, remembered, proves, begins, new)
+        passed = following[remembered]
+        run = None if upto in passed else _unproved(run)
+        before = None if _next_entry(entries, new.before) in passed else _unproved(new.before)
+        proved, run = _judge_unordered(run, places, remembered, begins)
+        refused = before if new.new else None
     else:
         back = np.flatnonzero(np.diff(places) < 0) + 1
         proved, run, refused = _judge_runs(run, places, remembered, begins, back.tolist(), new.tolist())
@@ -172,7 +181,12 @@ def judge(
     waits = _unproved(run) is not None and complete and len(entries) > 0
     if run is not None and waits and held and (run.units > MOST_HELD or run.last < entries["place"][0]):
         return Unproved(run)
-    return Verdict(proved, run, waits)
+    return Verdict(proved, run, waits, before)
+
+
+def _next_entry(entries: npt.NDArray[np.void], run: Run | None) -> int:
+    """The index of the remembered unit that comes next behind the run; -1: there is no run."""
+    return -1 if run is None else int(np.searchsorted(entries["place"], run.last, side="right"))
 
 
 def _disproof(
@@ -221,18 +235,13 @@ def _judge_runs(
     return proved, run, refused
 
 
-def _judge_unordered(
-    run: Run | None, places: Places, certain: Mask, next_ones: Mask, begins: list[int], unordered: AnyOrder
-) -> tuple[Mask, Run | None, Run | None]:
+def _judge_unordered(waiting: Run | None, places: Places, certain: Mask, begins: list[int]) -> tuple[Mask, Run | None]:
     """As `_judge_runs`, of units in any order: what nothing proves waits together, in front of all that is above it.
 
-    A run that waited is proved by the next remembered place, which `next_ones` has: its source comes to no new unit
-    without it. What was proved does not speak for more, because new units may have come behind it.
+    A run that waits is proved by the next remembered place: its source comes to no new unit without it. What was proved
+    does not speak for more, because new units may have come behind it.
     """
-    proved, waiting = np.zeros(len(places), dtype=bool), _unproved(run)
-    if (certain & next_ones).any():
-        waiting = None
-    has_ended = unordered.new and waiting is not None and waiting == unordered.before
+    proved = np.zeros(len(places), dtype=bool)
     for start, stop in pairwise(sorted({0, *begins, len(places)})):
         proved[start:stop] = certain[start:stop].any()
         if proved[start]:
@@ -243,7 +252,7 @@ def _judge_unordered(
         else:  # the lower one has come last, since the source has to reach what is above it again
             lower = last if first <= waiting.last else waiting.last
             waiting = Run(min(first, waiting.first), lower, units + waiting.units, proved=False)
-    return (proved, None, waiting) if has_ended else (proved, waiting, None)
+    return proved, waiting
 
 
 def known(history: bytes, places: Places, checksums: Callable[[Places], Sequence[int]]) -> Mask:

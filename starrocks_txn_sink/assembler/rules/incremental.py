@@ -52,7 +52,7 @@ class PartitionBuffer:
     state: AssemblerState
     places: dict[int, BlobPlace]
     memory: dict[int, _MemoryBlob] = field(default_factory=dict)
-    run_before: Run | None = None  # of repeats, before this task
+    run_before: Run | None = None  # of repeats, which waits for its proof since before this task
     latest: int | None = None  # the last position that arrived in this task
     repeats: Repeats | None = None  # in this task
 
@@ -138,6 +138,7 @@ class IncrementalAssembler(Assembler):
         for repeats in step.repeats:
             buffer = self._buffers[repeats.partition]
             buffer.repeats = repeats if buffer.repeats is None else buffer.repeats + repeats
+            buffer.run_before = repeats.before
         self.flows += step.counters
         self.notices += step.notices
         if not any_order:

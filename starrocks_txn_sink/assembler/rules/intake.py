@@ -177,7 +177,7 @@ def validate_events(
     """Validate `events`, put them in order, and drop repeats: events seen twice or at or below `last_position`.
 
     Those of a source partition are in the order in which they came. Otherwise nobody knows it any more, and there are
-    `runs_before`: of repeats that came before this micro-batch.
+    `runs_before`: of repeats that came before this micro-batch, and that nothing of it has proved yet.
 
     Raises InputError naming the place (partition, position, column), never the content, for a NULL position, type,
     table (of DATA) or, with `need_txn_id`, txn_id, for an unknown type, and for two different events at one place.
@@ -307,7 +307,8 @@ def _judge_repeats(
 
     A run of repeats that new events end is judged, too. The runs are those that go on.
     """
-    open_runs = {name for name in events.names if compare and name in states and states[name].run is not None}
+    known, before = (states, runs_before or {}) if compare else ({}, {})
+    open_runs = {name for name in known if (known[name].run or before.get(name)) is not None}
     if isinstance(seen_mask, bool) and not open_runs:
         return (), {}
     judgements, runs = list[Repeats](), dict[Partition, Run | None]()

@@ -47,7 +47,7 @@ class Repeats:
     """Repeats of one source partition: how many `events`, of which `unknown` are not proved to be repeats (yet).
 
     `rows` are the DATA events of the latter, `first` and `last` their lowest and highest position. `run` goes on with
-    the next events.
+    the next events; `before`: see `history.Verdict`.
     """
 
     partition: Partition
@@ -57,6 +57,7 @@ class Repeats:
     first: int
     last: int
     run: Run | None = None
+    before: Run | None = None
 
     def __add__(self, later: Repeats) -> Repeats:
         if later.run is not None and later.run.proved and later.run.first <= self.first:
@@ -111,7 +112,7 @@ def judge(
     places, rows = positions[unknown], int(np.count_nonzero(kinds[unknown] == EventKind.DATA))
     of_none = (int(positions.min()),) * 2 if len(positions) else (0, 0)
     first, last = (int(places.min()), int(places.max())) if len(places) else of_none
-    return Repeats(partition, len(positions), len(places), rows, first, last, verdict.run)
+    return Repeats(partition, len(positions), len(places), rows, first, last, verdict.run, verdict.before)
 
 
 def unjudged(partition: Partition, positions: npt.NDArray[np.int64], kinds: npt.NDArray[np.int8]) -> Repeats:

@@ -102,6 +102,7 @@ BEFORE, NEWEST, NEXT = EVENTS[:2000], EVENTS[2000:2400], script("B D E", 2401)
 FAR = slice(100, 103)  # nothing of it is remembered
 FRACTION = st.floats(0, 1)
 OTHER = [replace(event, row='{"k": "other"}') for event in EVENTS[FAR]]
+MANY = [replace(event, row='{"k": "other"}') for event in EVENTS[101:401]]  # nothing of these is, either
 
 
 def rows_of(events: Sequence[Ev]) -> list[int]:
@@ -144,6 +145,24 @@ def test_another_source_that_hides_between_new_events_is_found_in_the_second_mic
     reader = reading(kind, BEFORE, [*NEWEST, *OTHER[:1]])
     with pytest.raises(SourceChanged, match=r"[12] event\(s\) came at positions below"):
         reader.feed([*NEXT, *OTHER[1:2]])
+
+
+@pytest.mark.parametrize("kind", READERS.values(), ids=READERS)
+def test_another_source_of_which_every_micro_batch_has_old_and_new_events_is_found_in_the_second(
+    kind: type[Reader],
+) -> None:
+    """The old ones alone fill chunks of a sorted micro-batch."""
+    reader = reading(kind, BEFORE, [*NEWEST[:200], *MANY[:150]])
+    with pytest.raises(SourceChanged, match=r"came at positions below"):
+        reader.feed([*MANY[150:], *NEWEST[200:]])
+
+
+@pytest.mark.parametrize("kind", UNORDERED)
+def test_what_a_second_kill_leaves_does_not_hide_what_waits(kind: type[Reader]) -> None:
+    """A proof of what is further back is none of what waits since a micro-batch before, if new events come with it."""
+    reader = reading(kind, BEFORE, [*NEWEST[:200], *MANY[:1]])
+    with pytest.raises(SourceChanged, match=r"1 event\(s\) came at positions below .* position=102\b"):
+        reader.feed([*EVENTS[:100], *MANY[1:], *NEWEST[200:]])
 
 
 @pytest.mark.parametrize("kind", IN_ORDER)
