@@ -100,9 +100,10 @@ class Disproof:
 
 @dataclass(frozen=True, slots=True)
 class Unproved:
-    """The `run` has no proof, and gets none: it may be another source's."""
+    """The `run` has no proof, and gets none: it may be another source's. `newest`: the place of the newest unit."""
 
     run: Run
+    newest: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +156,7 @@ def judge(
     meanwhile, so there is a limit, and what is in front of all that was read does not wait.
     """
     entries = np.frombuffer(history, _ENTRY)
+    newest = int(entries["place"][-1]) if len(entries) else None
     following = np.searchsorted(entries["place"], places)
     remembered = np.zeros(len(places), dtype=bool)
     inside = following < len(entries)
@@ -177,10 +179,10 @@ def judge(
         back = np.flatnonzero(np.diff(places) < 0) + 1
         proved, run, refused = _judge_runs(run, places, remembered, begins, back.tolist(), new.tolist())
     if refused is not None and complete:
-        return Unproved(refused)
+        return Unproved(refused, newest)
     waits = _unproved(run) is not None and complete and len(entries) > 0
     if run is not None and waits and held and (run.units > MOST_HELD or run.last < entries["place"][0]):
-        return Unproved(run)
+        return Unproved(run, newest)
     return Verdict(proved, run, waits, before)
 
 

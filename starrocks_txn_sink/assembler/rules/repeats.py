@@ -107,7 +107,7 @@ def judge(
     if isinstance(verdict, Disproof):
         raise _disproved(partition, int(positions[verdict.at]), past.last_place(history), changed=verdict.changed)
     if isinstance(verdict, Unproved):
-        raise _unproved(partition, verdict.run)
+        raise _unproved(partition, verdict)
     unknown = ~verdict.proved
     places, rows = positions[unknown], int(np.count_nonzero(kinds[unknown] == EventKind.DATA))
     of_none = (int(positions.min()),) * 2 if len(positions) else (0, 0)
@@ -137,7 +137,8 @@ def _disproved(partition: Partition, position: int, last: int, *, changed: bool)
     )
 
 
-def _unproved(partition: Partition, run: Run) -> SourceChanged:
+def _unproved(partition: Partition, verdict: Unproved) -> SourceChanged:
+    run = verdict.run
     return SourceChanged(
         f"{run.units} event(s) came at positions below the last one that was read, and none of them is one that the "
         "assembler remembers there: the source was recreated or rewound, or its positions do not ascend. They were not "
@@ -145,7 +146,8 @@ def _unproved(partition: Partition, run: Run) -> SourceChanged:
         hint=_HINT,
         partition=partition,
         position=run.first,
-        last_position=run.last,
+        upto=run.last,
+        last_position=verdict.newest,
     )
 
 

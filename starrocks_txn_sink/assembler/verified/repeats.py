@@ -187,7 +187,7 @@ def judge(
         if isinstance(verdict, history.Disproof):
             raise _disproved(source, repeats, int(at[verdict.at]), int(places[verdict.at]))
         if isinstance(verdict, history.Unproved):
-            raise _unproved(source, verdict.run, log)
+            raise _unproved(source, verdict, log)
         ids = set[str](repeats.ids.take(pa.array(at[~verdict.proved])).to_pylist())
         unproved |= ids
         if verdict.waits:
@@ -262,13 +262,15 @@ def _disproved(source: str, repeats: Placed, at: int, place: int) -> SourceChang
     )
 
 
-def _unproved(source: str, run: Run, log: str) -> SourceChanged:
-    where = "positions below the newest one that was written" if log == POSITIONS else f"GTIDs of {log} that are old"
+def _unproved(source: str, verdict: history.Unproved, log: str) -> SourceChanged:
+    run = verdict.run
+    where = "positions below the newest one that was read" if log == POSITIONS else f"GTIDs of {log} that are old"
     return SourceChanged(
         f"{run.units} transaction(s) came at {where}, and none of them is one that the assembler remembers there: the "
         "source was set back, restored or recreated. They were not written.",
         hint=_HINT,
         source=source,
         position=run.first,
-        last_position=run.last,
+        upto=run.last,
+        last_position=verdict.newest,
     )

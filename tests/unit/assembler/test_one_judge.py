@@ -113,7 +113,7 @@ def all_is_believed(_: bytes, __: object, places: history.Places, *___: object, 
 
 def nothing_is_ever_proved(_: bytes, run: history.Run | None, places: history.Places, *__: Any, **___: Any) -> Any:
     whole = history.Run(int(places.min()), int(places.max()), len(places), proved=False) if len(places) else run
-    return history.Verdict(np.zeros(0, dtype=bool), None) if whole is None else history.Unproved(whole)
+    return history.Verdict(np.zeros(0, dtype=bool), None) if whole is None else history.Unproved(whole, None)
 
 
 def runs_never_end(run: history.Run | None, places: history.Places, *_: Any, **__: Any) -> Any:
