@@ -72,6 +72,11 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
         "--dry-run", action="store_true", help="show the repair, and write and ask nothing; a repair without an answer"
     )
     parser.add_argument(
+        "--delete-others",
+        metavar="PATTERN",
+        help="a repair also deletes rows whose _source_table, no table of this source, the regular expression matches",
+    )
+    parser.add_argument(
         "--hold",
         type=int,
         default=60,
@@ -86,8 +91,9 @@ def run(args: argparse.Namespace) -> int:
     for pattern in args.table:
         groups_of(pattern, option="--table")
     pattern = "|".join(f"(?:{pattern})" for pattern in args.table) or None
-    if (args.yes or args.dry_run) and not args.repair:
+    if not args.repair and (args.yes or args.dry_run or args.delete_others is not None):
         said = "--yes agrees to a repair" if args.yes else "--dry-run shows a repair"
+        said = said if args.yes or args.dry_run else "--delete-others is for a repair"
         raise OptionError(f"{said}, and --repair is missing.", hint="Add --repair, or leave it out.")
     share = share_of(args.sample)
     return carry_out(args, matching(pattern), share, repair=args.repair, kept=args.resume, exact=args.exact)
@@ -115,7 +121,9 @@ def carry_out(
     def agreed(plan: Sequence[str]) -> bool:
         return _agreed(plan, progress, yes=args.yes, dry=args.dry_run)
 
-    mending = Mending(args.hold, agreed) if repair else None
+    if args.delete_others is not None:
+        groups_of(args.delete_others, option="--delete-others")
+    mending = Mending(args.hold, agreed, args.delete_others) if repair else None
     sync = read_sync(args.file)
     former = None if kept is None else kept_in(kept, args.file, share)
     try:

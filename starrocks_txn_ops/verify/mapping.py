@@ -214,10 +214,10 @@ class _Builder:
         if by_source:
             text = sources[0].collection.replace("\\", "\\\\").replace("'", "\\'")
             yield f"{quote(SOURCE_TABLE)} = '{text}'"
-        if self.rules.marks:
-            if DELETED not in self.columns:
-                raise Unmatched(f"it has no column {DELETED}, and its rule marks deletes")
+        if self.rules.marks and DELETED in self.columns:
             yield f"coalesce({quote(DELETED)}, FALSE) = FALSE"
+        elif self.rules.marks:
+            self.lacks.append(DELETED)  # no row is marked, so those that the source has deleted are extra
 
     def _keys(self, source: DescribedTable) -> list[str]:
         """The key's columns, by the names of the source."""
@@ -283,7 +283,7 @@ class _Builder:
     def _pair(self, name: str, source_type: str) -> Pair:
         target = self.rules.target_of(name)
         if target is None or target not in self.columns:
-            raise Unmatched(f"it has no column for {name}, which its key has")
+            raise Unmatched(f"it has no column for {name}, which its key has: create it anew with the source's key")
         column, mask = self.columns[target], self.rules.masks.get(name)
         if not self.in_utc and _is_instant(self.kind, source_type):
             raise NotComparable("with timestamp_zone an instant is in UTC or in this zone, by the connector's settings")

@@ -17,7 +17,9 @@ from starrocks_txn_ops.sync.transactions import needs_transactions
 from starrocks_txn_ops.verify import mapping
 from starrocks_txn_ops.verify.held import Holder
 from starrocks_txn_ops.verify.kept import Equal, Kept
+from starrocks_txn_ops.verify.lost_columns import LostColumns
 from starrocks_txn_ops.verify.mapping import Comparison, Mapped, Unmatched
+from starrocks_txn_ops.verify.others import Others
 from starrocks_txn_ops.verify.passage import Passage
 from starrocks_txn_ops.verify.progress import Pace, Progress
 from starrocks_txn_ops.verify.repair import Repair, Work, works_of
@@ -30,8 +32,7 @@ from starrocks_txn_ops.verify.sides import Ask, Side, Source, open_source
 from starrocks_txn_ops.verify.standstill import Standstill, standing
 from starrocks_txn_sink.clock import Clock, Deadline, parse_duration
 from starrocks_txn_sink.errors import InputError, OptionError, StarRocksSinkError
-from starrocks_txn_sink.options.table_rules import SOURCE_TABLE
-from starrocks_txn_sink.protocol.ledger import WriteMarker, identifier, quote
+from starrocks_txn_sink.protocol.ledger import WriteMarker, identifier
 from starrocks_txn_sink.protocol.verified import VERIFIED
 from starrocks_txn_sink.rows.target import TargetColumn
 from starrocks_txn_sink.sink.typed.tables import table_columns
@@ -74,10 +75,14 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Mending:
-    """A repair of what is different, if `agreed` says so to the plan; each hold of the job ends after `seconds`."""
+    """A repair of what is different, if `agreed` says so to the plan; each hold of the job ends after `seconds`.
+
+    `others` matches the names of the rows of no table of the source (`Others`) that are deleted, too.
+    """
 
     seconds: int
     agreed: Callable[[Sequence[str]], bool]
+    others: str | None = None
 
 
 def verify(
@@ -188,7 +193,8 @@ class _Run:
     kept: Kept | None = None
     still: Standstill | None = None
     pace: Pace = field(init=False)
-    comparisons: dict[int, Comparison] = field(default_factory=dict)  # by the number of their report
+    comparisons: dict[int, tuple[Mapped, Comparison]] = field(default_factory=dict)  # by the number of their report
+    others: dict[int, Others] = field(default_factory=dict)  # the same
 
     def __post_init__(self) -> None:
         self.pace = Pace(self.limits.rows_a_second, self.clock)
@@ -217,7 +223,7 @@ class _Run:
     def report(self, tables: Sequence[Mapped], left_out: dict[str, str]) -> Report:
         position = self.source.position[0]
         passed, lacks = self._passed()
-        plans = [(table, self._plan(table)) for table in tables]
+        plans = [(table, self._plan(table, self.limits.share)) for table in tables]
         counts: dict[int, int] = {}
         for _, plan in plans:
             for comparison in plan if isinstance(plan, list) else ():
@@ -230,10 +236,11 @@ class _Run:
                 found.append(plan)
                 continue
             for comparison in plan:
-                self.comparisons[len(found)] = comparison
+                self.comparisons[len(found)] = table, comparison
                 found.append(self._compared(comparison, counts[id(comparison)]))
-            if plan[0].part:
-                found += self._strangers(table)
+            if plan[0].part and (others := self._others(table, plan[0])).rows:
+                self.others[len(found)] = others
+                found.append(others.report(self.limits.shown))
         self.progress.end()
         since = position if self.kept is None else self.kept.position
         return Report(position, passed, lacks, found, left_out, self.limits.share, since)
@@ -244,16 +251,36 @@ class _Run:
     def mended(self, report: Report, mending: Mending) -> Report:
         """The report after a repair, if it is agreed to; the snapshot of the source ends before somebody is asked."""
         self.source.end_snapshot()
-        different = [
-            (number, comparison, report.tables[number])
-            for number, comparison in self.comparisons.items()
-            if report.tables[number].verdict.different
-        ]
-        if not different:
-            return report
-        plans = [plan_of(table, keyed=comparison.shape.keyed) for _, comparison, table in different]
-        if not mending.agreed(plans):
-            return report
+        tables, lacks = [*report.tables], dict[str, list[str]]()
+        for _, its in self.comparisons.values():
+            if its.lacks:
+                lacks.setdefault(its.table, []).extend(its.lacks)
+        lost = LostColumns(self.sync, self.leader, self.clock, self.progress)
+        lost.plan(lacks)
+        plans = [*lost.lines()]
+        for number, (_, its) in self.comparisons.items():
+            if tables[number].verdict.different and lost.mends(its):
+                plans.append(plan_of(tables[number], keyed=its.shape.keyed))
+        if plans or any(others.chosen(mending.others) for others in self.others.values()):
+            plans += [others.plan(mending.others) for others in self.others.values()]
+            if mending.agreed(plans):
+                self._mend(tables, lost, mending)
+        for number, (_, its) in self.comparisons.items():
+            if tables[number].lacks and its.table in lost.left:
+                notes = (*tables[number].notes, f"not added: {lost.left[its.table]}")
+                tables[number] = replace(tables[number], notes=notes)
+        return replace(report, tables=tables)
+
+    def _mend(self, tables: list[TableReport], lost: LostColumns, mending: Mending) -> None:
+        """Add columns, write rows and delete rows; what was done is in the `tables` afterwards."""
+        lost.add()
+        different = list[tuple[int, Comparison, TableReport]]()
+        for number, (mapped, its) in self.comparisons.items():
+            table = tables[number]
+            if its.table in lost.changes:
+                its, table = self._with_columns(mapped, its, table)
+            if (table.verdict.different or table.verdict.uncounted) and lost.mends(its):
+                different.append((number, its, table))
         options = with_decoding(self.sync.options, self.sync.assembly.encoding)
         works = [
             *works_of(
@@ -269,13 +296,28 @@ class _Run:
         repair.run()
         more = [table for _, _, table in different if table.verdict.uncounted]
         self.progress.start(len(more), sum(max(table.rows) for table in more))
-        tables = [*report.tables]
-        for work, (number, comparison, table) in zip(works, different, strict=True):
+        for work, (number, its, table) in zip(works, different, strict=True):
             if table.verdict.uncounted:
-                self._mend_rest(repair, work, comparison, table)
-            tables[number] = replace(table, mended=work.mended)
+                self._mend_rest(repair, work, its, table)
+            tables[number] = replace(table, mended=replace(work.mended, added=lost.added(its.table)))
         self.progress.end()
-        return replace(report, tables=tables)
+        for number, others in self.others.items():
+            mended = others.delete(mending.others, holder, partial(self._collections, others.part.table))
+            tables[number] = replace(tables[number], mended=mended, notes=tables[number].notes[:1])
+
+    def _with_columns(self, mapped: Mapped, its: Comparison, table: TableReport) -> tuple[Comparison, TableReport]:
+        """The comparison of a table that has got columns, and its report, in which no key has been looked at yet."""
+        plan = self._plan(mapped, 1.0)
+        if isinstance(plan, list):
+            its = next(again for again in plan if again.collections == its.collections)
+        verdict = Verdict(self.limits.shown, uncounted=max(table.rows))
+        return its, replace(table, verdict=verdict, lacks=its.lacks)
+
+    def _collections(self, table: str) -> set[str]:
+        """The source's tables whose rows a table gets, by the source's catalog as it is now."""
+        place, password = source_of(self.sync)
+        mapped, _ = mapping.mapped(read_catalog(place, password, 60.0), self.sync.routes, self.sync.topics)
+        return {source.collection for its in mapped if its.name == table for source in its.sources}
 
     def _mend_rest(self, repair: Repair, work: Work, comparison: Comparison, table: TableReport) -> None:
         """Find and repair what else differs, from the first range on that was not looked at again.
@@ -293,8 +335,8 @@ class _Run:
         self._walk(comparison, self.source.now, table.rows, verdict, verdict.rest, taken, known)
         taken()
 
-    def _plan(self, table: Mapped) -> list[Comparison] | TableReport:
-        """The comparisons for a table, or a report that says why there is none."""
+    def _plan(self, table: Mapped, share: float) -> list[Comparison] | TableReport:
+        """The comparisons for a table and a share of its keys, or a report that says why there is none."""
         rules, options = self.sync.assembly.rule_set, self.sync.options
         names = tuple(source.collection for source in table.sources)
         deadline = Deadline.after(60.0, self.clock)
@@ -318,7 +360,7 @@ class _Run:
                 tuple(declared if isinstance(declared, Sequence) else ()),
                 hexadecimal=hexadecimal,
                 in_utc=options.timestamp_zone in _UTC,
-                share=self.limits.share,
+                share=share,
             )
         except Unmatched as reason:
             return TableReport(table.name, names, reason=str(reason), skipped=only_history)
@@ -394,18 +436,10 @@ class _Run:
 
         core.compare(source, target, ranges, look, judge, verdict, told, pause, is_taken, known_keys)
 
-    def _strangers(self, table: Mapped) -> Iterator[TableReport]:
+    def _others(self, table: Mapped, part: Comparison) -> Others:
         """Rows whose _source_table is none of the source's: nobody will ever change or delete them."""
-        marks = ", ".join(["%s"] * len(table.sources))
-        names = tuple(source.collection for source in table.sources)
-        where = f"{quote(SOURCE_TABLE)} NOT IN ({marks}) OR {quote(SOURCE_TABLE)} IS NULL"
         relation = identifier(self.sync.options.database, table.name)
-        ((count,),) = self._ask_target((f"SELECT count(*) FROM {relation} WHERE {where}", names))
-        if count:
-            verdict = Verdict(0)
-            verdict.counts[core.EXTRA] = int(count)
-            note = f"rows whose {SOURCE_TABLE} is no table of this source"
-            yield TableReport(table.name, ("no table of the source",), (), (0, int(count)), verdict, notes=(note,))
+        return Others.of(relation, [source.collection for source in table.sources], part, self._ask_target)
 
     def _ask_target(self, statement: Statement) -> list[tuple[Any, ...]]:
         return self.leader.query(*statement, Deadline.after(_STATEMENT_SECONDS, self.clock))

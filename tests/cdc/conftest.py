@@ -49,7 +49,10 @@ def mariadb(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture
 def verify(server: Server, tmp_path: Path, capsys: Shown) -> Verify:
-    """Run a command by a file with these rules, routes and lines of [source]; the ledger is at `position`."""
+    """Run a command by a file with these rules, routes and lines of [source]; the ledger is at `position`.
+
+    Its report also has what it `said` on standard error.
+    """
     query(server, create_table("shop"))
 
     def run(url: str, more: str, *words: str, position: int = AHEAD, command: str = "verify", source: str = "") -> Any:
@@ -83,7 +86,7 @@ checkpoint = "c"
         printed = capsys.readouterr()
         if not printed.out:
             return code, {}, {"error": printed.err}
-        report = json.loads(printed.out)
+        report = {**json.loads(printed.out), "said": printed.err}
         return code, {table["sources"][0]: table for table in report["tables"]}, report
 
     return run

@@ -109,7 +109,8 @@ class Fixture:
 
 
 @contextmanager
-def running(kind: str, warehouse: Warehouse, tmp_path: Path) -> Iterator[Fixture]:
+def running(kind: str, warehouse: Warehouse, tmp_path: Path, rules: str = "") -> Iterator[Fixture]:
+    """A job, by a file with these `rules`, that has begun to write."""
     cases = CASES[kind]
     with ExitStack() as stack:
         jars, db = set_up(kind, tmp_path, stack)
@@ -129,7 +130,7 @@ def running(kind: str, warehouse: Warehouse, tmp_path: Path) -> Iterator[Fixture
         user, scheme, name = ("postgres", "postgresql", "postgres") if kind == "postgres" else ("root", "mysql", "shop")
         url = f"{scheme}://{user}@127.0.0.1:{db.server.port}/{name}"
         text = text.replace("[source]\n", f'[source]\ndatabase = "{url}"\n')
-        file.write_text(f'{text}\n[spark]\n"spark.jars" = {json.dumps(jars)}\n', encoding="utf-8")
+        file.write_text(f'{text}\n{rules}[spark]\n"spark.jars" = {json.dumps(jars)}\n', encoding="utf-8")
         for name, value in warehouse.environment.items():
             stack.enter_context(pytest.MonkeyPatch.context()).setenv(name, value)
         process = SyncProcess(file, tmp_path / "sync", warehouse.environment)

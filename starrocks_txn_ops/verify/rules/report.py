@@ -20,13 +20,15 @@ _KINDS: Final = (MISSING, EXTRA, DIFFERENT)
 class Mended:
     """What a repair has done with a table's keys that were found different.
 
-    They are equal now, but those that are `left`: of each reason how many. `labels` are the StarRocks transactions.
+    They are equal now, but those that are `left`: of each reason how many. `labels` are the StarRocks transactions,
+    `added` the columns that the table had lost.
     """
 
     written: int = 0
     deleted: int = 0
     left: Mapping[str, int] = field(default_factory=dict)
     labels: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +150,8 @@ def _table_document(table: TableReport) -> dict[str, Any]:
 
 def _mended_document(mended: Mended) -> dict[str, Any]:
     rest = {reason: count for reason, count in mended.left.items() if count}
-    return {"written": mended.written, "deleted": mended.deleted, "left": rest, "labels": [*mended.labels]}
+    done = {"written": mended.written, "deleted": mended.deleted, "columns_added": [*mended.added]}
+    return {**done, "left": rest, "labels": [*mended.labels]}
 
 
 def lines(report: Report) -> Iterator[str]:
@@ -191,10 +194,12 @@ def _table_lines(table: TableReport) -> Iterator[str]:
 
 
 def _mended_lines(mended: Mended) -> Iterator[str]:
-    if mended.labels:
+    if mended.added:
+        yield f"  columns added: {', '.join(mended.added)}"
+    if mended.written or mended.deleted:
         rest = f" and {len(mended.labels) - _LABELS} more" if len(mended.labels) > _LABELS else ""
-        labels = f"label {', '.join(mended.labels[:_LABELS])}{rest}"
-        yield f"  repaired: {mended.written} rows written, {mended.deleted} deleted ({labels})"
+        labels = f" (label {', '.join(mended.labels[:_LABELS])}{rest})" if mended.labels else ""
+        yield f"  repaired: {mended.written} rows written, {mended.deleted} deleted{labels}"
     yield from (f"  not repaired: {count}, {reason}" for reason, count in mended.left.items())
 
 

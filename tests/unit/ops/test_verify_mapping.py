@@ -68,6 +68,13 @@ def test_a_column_that_the_table_lacks_is_a_difference() -> None:
     assert found.lacks == ("note",)
 
 
+def test_a_table_that_has_lost_its_marks_is_different() -> None:
+    """Which of its rows the source has deleted is not known, so all of them are compared."""
+    (found,) = compared([TableRules(tables="orders", deletes="mark")], columns(**PLAIN))
+    assert found.lacks == ("_deleted",)
+    assert "_deleted" not in found.target.count()[0]
+
+
 def test_a_column_that_the_source_computes_may_lack() -> None:
     computed = DescribedTable("public.orders", ("id",), ORDERS.columns, generated=frozenset({"note"}))
     (found,) = compared([], columns(id="bigint(20)", email="varchar(100)", price="decimal(10,2)"), computed)

@@ -167,3 +167,18 @@ def test_the_ledger_keeps_how_many_tables_and_rows_are_different() -> None:
     )
     tables = [table(), repaired, left, table(different=5), table(unsettled=1), table(reason="why")]
     assert summary(Report("0/1", True, "", tables), 7) == Verified(7, 2, 2, 2, 6, "0/1")
+
+
+@pytest.mark.parametrize(
+    ("mended", "said"),
+    [
+        (Mended(2, 1, labels=("a", "b", "c", "d")), ["2 rows written, 1 deleted (label a, b, c and 1 more)"]),
+        (Mended(deleted=3, added=("born", "mail")), ["columns added: born, mail", "0 rows written, 3 deleted"]),
+        (Mended(left={"why": 2}), ["not repaired: 2, why"]),
+    ],
+)
+def test_what_a_repair_has_done_is_said(mended: Mended, said: list[str]) -> None:
+    """A DELETE has no label, and an added column may need no row."""
+    report = Report("0/1", True, "", [replace(table(different=1), mended=mended)])
+    shown = [line.strip().removeprefix("repaired: ") for line in lines(report)]
+    assert [line for line in shown if "missing" not in line][2:-1] == said
