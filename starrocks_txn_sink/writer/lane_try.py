@@ -401,15 +401,15 @@ class LaneTry:
     ) -> UnchangedValues | None:
         if not self.source.schema.completes:
             return None
+        options, deadline = self.task.options, self.deadline  # not this try, which has them among its stages: no circle
 
         def query(sql: str, parameters: tuple[object, ...]) -> list[tuple[Any, ...]]:
             assert resources.connection is not None, "without a query port no key is known"
-            return resources.connection.query(sql, parameters, self.deadline)
+            return resources.connection.query(sql, parameters, deadline)
 
         def columns_now(table: str) -> Sequence[TargetColumn]:
-            return resources.columns.columns(table, True, self.deadline) if resources.columns is not None else ()
+            return resources.columns.columns(table, True, deadline) if resources.columns is not None else ()
 
-        options = self.task.options
         return UnchangedValues(options.database, query, keys.keys(), columns_now=columns_now, decoded=options.decoded)
 
 

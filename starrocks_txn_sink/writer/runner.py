@@ -60,6 +60,7 @@ class DaemonThreadPool:
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             job()
+            job = None  # a waiting thread keeps nothing of a lane that has ended
 
 
 @dataclass(slots=True)
@@ -106,7 +107,7 @@ class LaneRunner:
             self._await(lambda: self.core.finished)
         finally:
             with self._changed:
-                self._over = True
+                self._over, self._awaited = True, None  # what was awaited refers to the lane, which may hold much
             self._ended.set()
         if self.core.error is not None:
             raise self.core.error

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import threading
+import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -39,7 +42,7 @@ from starrocks_txn_sink.writer.messages import (
     envelope,
     of_kind,
 )
-from starrocks_txn_sink.writer.pipe import InputStage, ReadyRows
+from starrocks_txn_sink.writer.pipe import InputStage, ReadyRows, SourceSchema
 from starrocks_txn_sink.writer.task import JobOwnership, LaneTask
 from starrocks_txn_sink.writer.turns import TurnsAddress, lane_turns, service_at, turns_of
 from starrocks_txn_sink.writer.worker import Attempt
@@ -90,6 +93,26 @@ def test_a_lane_tells_what_it_has_loaded_and_commits_nothing(server: ModelServer
     assert (receipt.label, receipt.rows) == (LABEL, 3)
     assert [(span.first, span.last) for span in receipt.positions] == [(1, 3)]
     assert server.tasks[LABEL].state == "BEGIN"
+
+
+def test_a_lane_that_has_ended_is_gone_with_all_that_it_has_read(server: ModelServer) -> None:
+    """It is in no circle of objects, which would be there until a collection, and no waiting thread keeps it."""
+
+    class Completing(SourceSchema):
+        completes = True
+
+    source, gone = InputStage(), threading.Event()
+    source.schema = Completing()
+    weakref.finalize(source, gone.set)
+    gc.collect()
+    gc.disable()
+    try:
+        LaneTry(TASK, FIRST, SystemClock(), source=source).run(iter([batch(ROWS)]))
+        del source
+        assert gone.wait(10)
+    finally:
+        gc.enable()
+    assert server.tasks[LABEL].loads
 
 
 def test_rows_that_are_visible_are_left_out_and_their_source_partition_is_named(server: ModelServer) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 
 import orjson
@@ -95,6 +97,22 @@ def test_a_thread_that_has_loaded_a_table_goes_on_with_the_next_one(
     assert receipt is not None
     assert receipt.loads == 100
     assert len(submitted) < 10  # the loads that run at the same time
+
+
+def test_nothing_keeps_a_lane_that_has_ended(pool: DaemonThreadPool) -> None:
+    """No circle of objects, which would be there until a collection, and no waiting thread."""
+    gone = threading.Event()
+    gc.collect()
+    gc.disable()
+    try:
+        lane = runner(ModelServer(), pool)
+        assert isinstance(lane.perform, Performer)
+        weakref.finalize(lane.perform.rng, gone.set)
+        assert lane.run(segments(3)) is not None
+        del lane
+        assert gone.wait(10)
+    finally:
+        gc.enable()
 
 
 def test_a_lane_without_rows_has_no_receipt(pool: DaemonThreadPool) -> None:
