@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from operator import itemgetter
 from typing import Final
 
 import numpy as np
@@ -25,6 +27,7 @@ from starrocks_txn_sink.sources.formats.raw_format import (
 TOPIC: Final = "topic"
 
 _OPERATION: Final = pa.schema([("op", pa.string())])
+_FEW_RUNS: Final = 6  # each costs a millisecond, and a copy of all messages several
 _EVENTS: Final = pa.schema([(SOURCE_PARTITION, pa.string()), *v.EVENTS])
 
 
@@ -81,10 +84,15 @@ class DebeziumMessages:
             return self.changes.parse(batch if is_marker is None else batch.filter(pa.array(~is_marker)), keep)
         if is_marker is None:
             return self._whole(self.changes, batch, keep)
-        changes = self._whole(self.changes, batch.filter(pa.array(~is_marker)), keep)
-        markers = self._whole(self.markers, batch.filter(pa.array(is_marker)), keep)
-        events = pa.concat_tables([changes.events, markers.events])
-        return replace(changes, events=events, malformed=changes.malformed + markers.malformed)
+        bounds = [0, *(np.flatnonzero(np.diff(is_marker)) + 1).tolist(), len(is_marker)]
+        if len(bounds) <= _FEW_RUNS:  # as a broker sends them: nothing is copied
+            runs = [(bool(is_marker[start]), batch.slice(start, stop - start)) for start, stop in pairwise(bounds)]
+        else:
+            runs = [(kind, batch.filter(pa.array(is_marker == kind))) for kind in (False, True)]
+        in_order = sorted(runs, key=itemgetter(0))
+        return ParsedMessages.joined(
+            [self._whole(self.markers if kind else self.changes, run, keep) for kind, run in in_order]
+        )
 
     def _is_marker(self, batch: pa.RecordBatch) -> Bools | None:
         """A mask of the markers; None without any."""

@@ -490,6 +490,20 @@ def test_the_messages_of_all_topics_are_changes_and_markers(wrap: Any) -> None:
     assert parser.parse(batch.slice(0, 0)).events.schema == parser.events
 
 
+@pytest.mark.parametrize("topics", ["ccmm", "mcmc", "cmcmcmcm"])
+def test_changes_and_markers_may_come_in_any_turns(topics: str) -> None:
+    """Few turns are read where they stand, of many the messages are brought together."""
+    parser = DebeziumMessages(DebeziumChanges(tables=LAST), DebeziumMarkers())
+    of_topic = {
+        "c": lambda number: messages(change(ORDERS, f"{number}:90", 1, {"id": number})),
+        "m": lambda number: messages(marker("BEGIN", f"{number}:80"), topic=MARKERS),
+    }
+    parsed = parser.parse(together(*(of_topic[topic](number) for number, topic in enumerate(topics))))
+    in_order = [number for kind in "cm" for number, topic in enumerate(topics) if topic == kind]
+    assert parsed.events["txn_id"].to_pylist() == [str(number) for number in in_order]
+    assert parsed.events["status"].null_count == topics.count("c")
+
+
 def test_a_captured_table_may_have_the_transaction_topics_name() -> None:
     """And the transaction topic may have another one."""
     namesake = change(postgres("transaction", 91), "555:91", 2, {"id": 7})
