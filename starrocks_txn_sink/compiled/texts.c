@@ -57,28 +57,30 @@ void txn_sink_copy_texts(const uint8_t *const *from, const int32_t *ends, int64_
     }
 }
 
-/* The first place in the `size` bytes where one of the texts is, each of which has two bytes at least; -1 without one. */
+#define PAIRS 65536
+
+static inline size_t pair(Place at) { return (size_t)at[0] << 8 | at[1]; }
+
+/* The first place in the `size` bytes where one of the texts is, each of which has two bytes at least; -1 without one.
+   The last two bytes of a window that is as long as the shortest text say how far it may move on (Wu and Manber). */
 int64_t txn_sink_search(const uint8_t *data, int64_t size, const Text *texts, int64_t count) {
-    int64_t p = 0;
-    for (; p < size; p++) {
-#if defined(__SSE2__)
-        /* Blocks in which no two bytes begin a text. */
-        for (; p + 17 <= size; p += 16) {
-            __m128i first = _mm_loadu_si128((const __m128i *)(data + p)), found = _mm_setzero_si128();
-            __m128i second = _mm_loadu_si128((const __m128i *)(data + p + 1));
-            for (int64_t n = 0; n < count; n++)
-                found = _mm_or_si128(found, _mm_and_si128(_mm_cmpeq_epi8(first, _mm_set1_epi8(texts[n].text[0])),
-                                                          _mm_cmpeq_epi8(second, _mm_set1_epi8(texts[n].text[1]))));
-            int mask = _mm_movemask_epi8(found);
-            if (mask) {
-                p += __builtin_ctz((unsigned)mask);
-                break;
-            }
+    uint8_t moves[PAIRS];
+    int64_t width = UINT8_MAX;
+    for (int64_t n = 0; n < count; n++)
+        if (texts[n].text_size < width) width = texts[n].text_size;
+    memset(moves, (int)width - 1, sizeof moves);
+    for (int64_t n = 0; n < count; n++)
+        for (int64_t i = 0; i + 2 <= width; i++) {
+            uint8_t *move = moves + pair((Place)texts[n].text + i), most = (uint8_t)(width - 2 - i);
+            if (most < *move) *move = most;
         }
-        if (p >= size) break;
-#endif
+    for (int64_t p = 0; p + width <= size;) {
+        uint8_t move = moves[pair(data + p + width - 2)];
+        p += move;
+        if (move) continue;
         for (int64_t n = 0; n < count; n++)
             if (texts[n].text_size <= size - p && !memcmp(data + p, texts[n].text, (size_t)texts[n].text_size)) return p;
+        p++;
     }
     return -1;
 }
