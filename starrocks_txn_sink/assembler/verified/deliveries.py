@@ -29,8 +29,9 @@ _PLACE = (*_CONTENT, model.POSITION)
 
 def integer_column(events: pa.Table, column: str, null: int = NOWHERE) -> Indexes:
     """An integer column as an array, `null` where it is NULL."""
-    values: Indexes = pc.fill_null(events[column], null).to_numpy()
-    return values
+    values = events[column]
+    numbers: Indexes = (pc.fill_null(values, null) if values.null_count else values).to_numpy()
+    return numbers
 
 
 def same_rows(

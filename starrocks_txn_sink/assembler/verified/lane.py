@@ -49,6 +49,9 @@ _READ_BYTES: Final = 32 << 20
 _PIECE_BYTES: Final = 4 << 20  # released rows that are in memory at once, besides those that are being loaded
 _PIECE_ROWS: Final = 50_000
 
+_LARGE_BYTES: Final = 256 << 20
+"""Of the rules' columns, two million events: it is worth while to give back what these were made of."""
+
 _AT, _BYTES = "at", "bytes"
 """In place of a row's text: the number of its event in the source's events, and the size of the text."""
 _PROOF: Final = tuple(name for name in (*v.HELD_EVENTS.names, *IN_KAFKA.names) if name != model.ROW)
@@ -163,7 +166,7 @@ class VerifiedLane(Assembler):
         events = placed(events).select([*v.EVENTS.names, *IN_KAFKA.names])
         columns = {name: events[name].cast(v.EVENTS.field(name).type) for name in v.EVENTS.names}
         columns |= {OFFSET: events[OFFSET], TOPIC_PARTITION: events[TOPIC_PARTITION].dictionary_encode()}
-        columns |= {name: _copy(columns[name]) for name in _OF_MESSAGES}
+        columns |= {name: _copy(columns[name].type, [columns[name]]) for name in _OF_MESSAGES}
         proof = pa.table({name: column for name, column in columns.items() if name != model.ROW})
         sizes = pc.fill_null(pc.binary_length(columns[model.ROW]), 0).cast(pa.int64())
         source.proofs.append(_with_places(proof, sizes, source.events))
@@ -196,15 +199,17 @@ class VerifiedLane(Assembler):
             self._held_proof(segment, first)
             for segment, first in zip(source.segments[: source.held], firsts, strict=False)
         ]
+        events = _together(source.proofs)
+        if events.nbytes > _LARGE_BYTES:
+            give_back_memory()
         judgement = VerifiedAssembler(self.policy, name).judge(
             source.before,
             pa.concat_tables([_HELD.empty_table(), *held_proofs]),
-            pa.concat_tables([_NEW.empty_table(), *source.proofs]),
+            events,
             self.now,
             _SourceRows(source.segments, self._texts).with_rows,
         )
         source.judgement = judgement
-        source.proofs.clear()
         self.flows += replace(judgement.counters, open=0, open_rows=0)
         self.notices += judgement.notices
         return judgement
@@ -322,7 +327,6 @@ class VerifiedLane(Assembler):
         self._held_bytes = 0
         self.held_limit = min(self.held_limit, HELD_BYTES // 2)  # the more events, the more their columns need
         self._scratch.release()
-        give_back_memory()
 
     def _in_file(self, texts: pa.ChunkedArray) -> pa.ChunkedArray:
         bounds = [bounds_of(chunk) for chunk in texts.chunks]
@@ -436,7 +440,7 @@ def _chunks(texts: Sequence[tuple[int, pa.ChunkedArray]]) -> Iterator[tuple[int,
 def give_back_memory() -> None:
     """Give freed memory back to the kernel: what stays lies between it, so an allocator keeps hundreds of megabytes.
 
-    It takes some milliseconds, so only a micro-batch that is spilled pays for it.
+    The kernel clears what is needed again, so only a large micro-batch pays for it, and not while it is read.
     """
     pa.default_memory_pool().release_unused()
 
@@ -448,8 +452,15 @@ def _source_of(state: VerifiedState, places: Mapping[int, BlobPlace]) -> _Source
     return _Source(state, segments, held=len(segments), events=sum(segment.rows for segment in segments))
 
 
-def _copy(column: pa.ChunkedArray) -> pa.Array:
-    return pa.concat_arrays([pa.array([], column.type), *column.chunks])
+def _copy(kind: pa.DataType, columns: Iterable[pa.ChunkedArray]) -> pa.Array:
+    return pa.concat_arrays([pa.array([], kind), *(chunk for column in columns for chunk in column.chunks)])
+
+
+def _together(tables: list[pa.Table]) -> pa.Table:
+    """The events of `tables`, which has none afterwards: a column by a column, so that only one is in memory twice."""
+    parts = [dict(zip(table.column_names, table.columns, strict=True)) for table in tables]
+    tables.clear()
+    return pa.table({field.name: _copy(field.type, [part.pop(field.name) for part in parts]) for field in _NEW})
 
 
 def _plain(events: pa.Table) -> pa.Table:

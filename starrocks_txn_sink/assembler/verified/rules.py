@@ -143,7 +143,9 @@ class VerifiedAssembler:
         everything = [table.select(_TIMES) for table in (held_events, events)]
         intake = v.validate_events(state, events, self.source)
         arrivals = pa.array(np.full(intake.events.num_rows, float(now)))
-        table = pa.concat_tables([held_events, intake.events.append_column(v.HELD_EVENTS.field(v.ARRIVED), arrivals)])
+        table = intake.events.append_column(v.HELD_EVENTS.field(v.ARRIVED), arrivals)
+        if held_events.num_rows:
+            table = pa.concat_tables([held_events, table])
         table = table.combine_chunks()  # rows are taken from it piece by piece
         counts = tally.tally(table, now - (self.policy.open_timeout or math.inf), with_rows, state.settled)
         self._refuse_known_ids(table, counts, state)
