@@ -50,7 +50,7 @@ _PIECE_BYTES: Final = 4 << 20  # released rows that are in memory at once, besid
 _PIECE_ROWS: Final = 50_000
 
 _LARGE_BYTES: Final = 256 << 20
-"""Of the rules' columns, two million events: it is worth while to give back what these were made of."""
+"""Of the rules' columns, two million events, or of texts that were spilled: it is worth while to give back memory."""
 
 _AT, _BYTES = "at", "bytes"
 """In place of a row's text: the number of its event in the source's events, and the size of the text."""
@@ -103,6 +103,7 @@ class VerifiedLane(Assembler):
     notices: list[Event] = field(default_factory=list)
     _sources: dict[str, _Source] = field(default_factory=dict)
     _held_bytes: int = 0
+    _spilled_bytes: int = 0  # since memory was given back
     _scratch: ScratchFile = field(default_factory=ScratchFile)
     _texts: _TextCache = field(init=False)
     _successions: Successions = field(init=False)
@@ -324,9 +325,13 @@ class VerifiedLane(Assembler):
             for segment in source.segments:
                 if segment.texts is not None and not segment.spilled:
                     segment.texts, segment.spilled = self._in_file(segment.texts), True
+        self._spilled_bytes += self._held_bytes
         self._held_bytes = 0
         self.held_limit = min(self.held_limit, HELD_BYTES // 2)  # the more events, the more their columns need
         self._scratch.release()
+        if self._spilled_bytes > _LARGE_BYTES:
+            self._spilled_bytes = 0
+            give_back_memory()
 
     def _in_file(self, texts: pa.ChunkedArray) -> pa.ChunkedArray:
         bounds = [bounds_of(chunk) for chunk in texts.chunks]
@@ -440,7 +445,7 @@ def _chunks(texts: Sequence[tuple[int, pa.ChunkedArray]]) -> Iterator[tuple[int,
 def give_back_memory() -> None:
     """Give freed memory back to the kernel: what stays lies between it, so an allocator keeps hundreds of megabytes.
 
-    The kernel clears what is needed again, so only a large micro-batch pays for it, and not while it is read.
+    The kernel clears what is needed again, so only a large micro-batch pays for it, and seldom.
     """
     pa.default_memory_pool().release_unused()
 
