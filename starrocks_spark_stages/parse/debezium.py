@@ -12,7 +12,7 @@ from starrocks_txn_sink.sources.formats.debezium import PLACE, DebeziumChanges, 
 from starrocks_txn_sink.sources.formats.placeholders import spellings_of_unavailable
 from starrocks_txn_sink.sources.formats.raw_format import OnMalformed, OnTruncate
 from starrocks_txn_sink.sources.formats.registered import Schemas, with_registry
-from starrocks_txn_sink.sources.formats.tables import LAST_PART, OnUnknownTable, TableMapping, TableRule
+from starrocks_txn_sink.sources.formats.tables import OWN_NAME, OnUnknownTable, TableMapping, TableRule
 from starrocks_txn_sink.sources.messages import check_input, parse_messages
 
 _TIMESTAMP: Final = "timestamp"
@@ -21,7 +21,7 @@ _TIMESTAMP: Final = "timestamp"
 @suggests_arguments
 def parse_debezium(
     df: DataFrame,
-    tables: TableRule = LAST_PART,
+    tables: TableRule = OWN_NAME,
     *,
     value: str = "value",
     key: str = "key",
@@ -51,7 +51,7 @@ def parse_debezium(
             columns. `timestamp` joins a transaction that a restart of the connector cut.
         tables: The StarRocks table of each source table (`schema.table` in PostgreSQL, `database.table` in MySQL): a
             mapping, in which an empty name leaves a table out, or a regular expression with one group (TableMapping).
-            By default the table has the last part of the name.
+            By default the table has the source table's own name.
         value: The column with the change event (string or binary).
         key: The column with the message's key, read with `deleted_row="key"` only.
         on_unknown_table: `fail` the query at rows of a table outside the rule, `skip` them, or send them to

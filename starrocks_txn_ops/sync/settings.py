@@ -23,7 +23,7 @@ from starrocks_txn_sink.options.table_rules import TableRules, groups_of
 from starrocks_txn_sink.rows.target import TYPE_NAMES, parse_type
 from starrocks_txn_sink.sink.assembly import MessageAssembly, format_named, message_formats
 from starrocks_txn_sink.sink.schema.plan import TableLayout
-from starrocks_txn_sink.sources.formats.tables import LAST_PART, TableRoutes, check_routes, route_of
+from starrocks_txn_sink.sources.formats.tables import OWN_NAME, TableRoutes, check_routes, route_of
 from starrocks_txn_sink.sources.kafka.options import refuse_wrong_pattern
 from starrocks_txn_sink.sources.kafka.spark_reader import kafka_options
 
@@ -143,7 +143,7 @@ class _File:
         rules = (
             (*left_out, *((route["from"], route["to"]) for route in route_values))
             if route_values
-            else (*left_out, (LAST_PART, "{1}"))
+            else (*left_out, (OWN_NAME, "{1}"))
         )
         layouts = {
             len(left_out) + number: TableLayout(

@@ -40,7 +40,7 @@ from starrocks_txn_sink.sources.formats.raw_format import (
     Reader,
 )
 from starrocks_txn_sink.sources.formats.registered import Schemas, with_registry
-from starrocks_txn_sink.sources.formats.tables import LAST_PART, OnUnknownTable, TableMapping, TableRule
+from starrocks_txn_sink.sources.formats.tables import OWN_NAME, OnUnknownTable, TableMapping, TableRule
 from starrocks_txn_sink.sources.formats.txn_events import TxnEventLines
 
 if TYPE_CHECKING:
@@ -306,7 +306,7 @@ class MessageAssembly(Assembly):
     """The settings of the connector whose messages show their source transactions."""
     topic_of_table: ClassVar[bool] = False
     """Whether each table has a topic, whose name ends with those of the table and its schema or database."""
-    tables: TableRule = LAST_PART
+    tables: TableRule = OWN_NAME
     dead_letter_table: str | None = None
     on_unknown_table: OnUnknownTable = "fail"
     on_malformed: OnMalformed = "fail"
@@ -401,7 +401,7 @@ class DebeziumAssembly(MessageAssembly):
     Args:
         tables: The StarRocks table of each source table (`schema.table` in PostgreSQL, `database.table` in MySQL): a
             mapping, in which an empty name leaves a table out, or a regular expression with one group. By default the
-            table has the last part of the name.
+            table has the source table's own name.
         dead_letter_table: The table for the rows of quarantined transactions, and of unknown tables under
             `on_unknown_table="dead_letter"`.
         on_unknown_table: `fail` the query at rows of a table outside the rule, `skip` them, or send them to
@@ -594,7 +594,7 @@ class MaxwellAssembly(MessageAssembly):
 
     Args:
         tables: The StarRocks table of each source table (`database.table`): a mapping, in which an empty name leaves a
-            table out, or a regular expression with one group. By default the table has the last part of the name.
+            table out, or a regular expression with one group. By default the table has the source table's own name.
         dead_letter_table: The table for the rows of unknown tables under `on_unknown_table="dead_letter"`.
         on_unknown_table: `fail` the query at rows of a table outside the rule, `skip` them, or send them to
             `dead_letter_table` (`dead_letter`).

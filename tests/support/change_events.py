@@ -8,11 +8,11 @@ from typing import Any
 import pyarrow as pa
 
 from starrocks_txn_sink.sources.formats.raw_format import ParsedMessages, RawFormat
-from starrocks_txn_sink.sources.formats.tables import LAST_PART, TableMapping
+from starrocks_txn_sink.sources.formats.tables import OWN_NAME, TableMapping
 
 
 def parse(kind: type[RawFormat], messages: pa.RecordBatch, **settings: Any) -> ParsedMessages:
-    return kind(**{"tables": TableMapping(LAST_PART), **settings}).parse(messages)
+    return kind(**{"tables": TableMapping(OWN_NAME), **settings}).parse(messages)
 
 
 def rows_of(kind: type[RawFormat], messages: pa.RecordBatch, **settings: Any) -> list[tuple[Any, ...]]:

@@ -21,7 +21,7 @@ from starrocks_txn_sink.sink.schema.source_plan import Refusal, SourcePlan, plan
 from starrocks_txn_sink.sink.typed.tables import Columns, table_columns, table_models
 from starrocks_txn_sink.sources.formats.connect_types import SourceTable
 from starrocks_txn_sink.sources.formats.registered import Schemas, as_json
-from starrocks_txn_sink.sources.formats.tables import LAST_PART, TableMapping, TableRule
+from starrocks_txn_sink.sources.formats.tables import OWN_NAME, TableMapping, TableRule
 from starrocks_txn_sink.sql.connection import LeaderConnection, count_alive
 
 _SHOWN: Final = 5  # columns in a line
@@ -156,7 +156,7 @@ def plan_tables(
     options: SinkOptions,
     messages: Iterable[KeyedMessage],
     *,
-    tables: TableRule = LAST_PART,
+    tables: TableRule = OWN_NAME,
     buckets: int | None = None,
     rules: Sequence[TableRules] = (),
     registry: Schemas | None = None,

@@ -22,8 +22,8 @@ In a template `{1}` is a group of the expression and `{0}` the whole name. An em
 DeclaredKeys = Mapping[str, tuple[str, ...]]
 """The declared key of StarRocks tables, in the names of the source's columns."""
 TableRule = str | Mapping[str, str] | TableRoutes
-LAST_PART: Final = r"(?:.+\.)?([^.]+)"
-"""The rule by default: the last part of the name."""
+OWN_NAME: Final = r"(?:[^.]+\.)?(.+)"
+"""The rule by default: the table's own name, which follows its schema or database, and may have points itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ def test_routes_and_topics_choose_the_tables() -> None:
     other = DescribedTable("sales.items", ("id",), ())
     excluded = DescribedTable("public.secret", ("id",), ())
     own = DescribedTable("public._starrocks_txn_sink_ledger", ("id",), ())
-    routes = ((r"public\.secret", ""), (r"(?:.+\.)?([^.]+)", "{1}"))
+    routes = ((r"public\.secret", ""), (r"(?:[^.]+\.)?(.+)", "{1}"))
     tables, left_out = mapped([ORDERS, other, excluded, own], routes, TOPICS)
     assert [(table.name, table.title) for table in tables] == [("orders", "public.orders -> orders")]
     assert left_out == {

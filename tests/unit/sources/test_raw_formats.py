@@ -29,7 +29,7 @@ from starrocks_txn_sink.sources.formats.raw_format import (
     place_of,
     place_text,
 )
-from starrocks_txn_sink.sources.formats.tables import TableMapping
+from starrocks_txn_sink.sources.formats.tables import OWN_NAME, TableMapping
 from starrocks_txn_sink.sources.formats.txn_events import TxnEventLines
 from starrocks_txn_sink.writer.assembling import AssemblySpec
 from starrocks_txn_sink.writer.worker import Attempt
@@ -123,7 +123,7 @@ def test_messages_are_placed_by_columns_or_by_their_values() -> None:
     ("rule", "tables"),
     [
         (r"public\.(\w+)", ["orders", None, None]),
-        (r"(?:.+\.)?([^.]+)", ["orders", "ördér", ["public", "orders", "x"][-1]]),
+        (OWN_NAME, ["orders", "ördér", "orders.x"]),
         ({"public.orders": "o"}, ["o", None, None]),
     ],
 )

@@ -23,14 +23,14 @@ from starrocks_txn_sink.sources.formats.debezium import DebeziumChanges
 from starrocks_txn_sink.sources.formats.maxwell import MaxwellMessages
 from starrocks_txn_sink.sources.formats.placeholders import spellings_of_unavailable
 from starrocks_txn_sink.sources.formats.raw_format import RawFormat
-from starrocks_txn_sink.sources.formats.tables import LAST_PART, TableMapping
+from starrocks_txn_sink.sources.formats.tables import OWN_NAME, TableMapping
 from starrocks_txn_sink.sources.formats.txn_events import TxnEventLines
 from tests.support import canal_feed, maxwell_feed
 from tests.support.both_ways import both_ways
 from tests.support.debezium_feed import change, postgres
 from tests.support.depth import examples
 
-TABLES = TableMapping(LAST_PART)
+TABLES = TableMapping(OWN_NAME)
 PLACEHOLDER = "__debezium_unavailable_value"
 RULES = TableRules(
     tables="orders",
