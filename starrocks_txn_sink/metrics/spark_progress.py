@@ -58,6 +58,7 @@ def progress_events(progress: Mapping[str, Any], counts: Mapping[str, Mapping[st
 
 
 _WHOLE = "triggerExecution"
+_LAST_WORDS_MS = 2000
 
 
 def _lags(source: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
@@ -84,9 +85,13 @@ class ProgressWatch(spark.StreamingQueryListener):
         session.streams.addListener(self)
 
     def close(self) -> None:
-        """Emit nothing more; does nothing for a session that has ended."""
-        with contextlib.suppress(Exception):  # the session may have ended first
+        """Emit nothing more; does nothing for a session that has ended.
+
+        Spark may be telling something yet, and prints a stack trace if this process ends meanwhile: it is awaited.
+        """
+        with contextlib.suppress(Exception):  # the session may have ended first, and Spark Connect has no such bus
             self._session.streams.removeListener(self)
+            self._session._jsparkSession.sparkContext().listenerBus().waitUntilEmpty(_LAST_WORDS_MS)
 
     def onQueryStarted(self, event: spark.QueryStartedEvent) -> None:
         """A restart, if the query has used the sink before."""

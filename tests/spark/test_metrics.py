@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
 from starrocks_txn_sink import MetricsServer, StarRocksSink, TableRoute, TransactionAssembly
+from starrocks_txn_sink.metrics.spark_progress import ProgressWatch
+from starrocks_txn_sink.telemetry import Event
 from tests.support.exactly_once_shop import SCHEMA, Shop, rows_of
 from tests.support.waiting import wait_until
 
@@ -77,6 +80,25 @@ def repeat_an_attempt(shop: Shop, metrics: MetricsServer) -> None:
     assert good['bytes_total{encoding="none",table="items"}'] > 0
     assert good['spark_phase_duration_seconds{phase="addBatch"}'] > 0
     wait_until(lambda: get(metrics, "readyz")[0] == 503)  # availableNow: the query has ended, as Spark tells later
+
+
+def test_nothing_is_being_told_once_a_watch_is_closed(shop: Shop) -> None:
+    """Spark prints a stack trace if the process ends in the middle of it."""
+    begun, ended = threading.Event(), threading.Event()
+
+    def slowly(event: Event) -> None:
+        if event.name == "query.progressed" and not begun.is_set():
+            begun.set()
+            time.sleep(0.5)
+            ended.set()
+
+    rows = shop.spark.readStream.format("rate").load()
+    watch = ProgressWatch(shop.spark, slowly)
+    query = rows.writeStream.format("noop").option("checkpointLocation", str(shop.checkpoint())).start()
+    assert begun.wait(60)
+    query.stop()
+    watch.close()
+    assert ended.is_set()
 
 
 @pytest.mark.deep
