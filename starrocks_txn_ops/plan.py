@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from starrocks_txn_ops import command_line
-from starrocks_txn_ops.sync.command import lacks, newest, planned
+from starrocks_txn_ops.sync.command import lacks, left_out_lines, newest, planned
 from starrocks_txn_ops.sync.settings import Sync, read_sync
 from starrocks_txn_sink.errors import InputError, OptionError
 from starrocks_txn_sink.sink.schema.source_tables import KeyedMessage, TablePlan
@@ -74,11 +74,11 @@ def run(args: argparse.Namespace) -> int:
     sync = read_sync(args.file)
     plan = _plan(sync, args)
     if args.apply and not plan.refusals:
-        command_line.print_lines(comment_lines(plan))
+        command_line.print_lines(comment_lines(sync, plan))
         plan.apply(lambda statement: command_line.print_lines([f"{statement};"]), args.deadline)
         command_line.print_lines([f"-- {len(plan.statements) or 'no'} statements were run"])
     else:
-        command_line.print_lines(text_lines(plan))
+        command_line.print_lines(text_lines(sync, plan))
     command_line.print_lines(f"-- {line.strip()}" for line in lacks(sync.options, tuple(plan.written)))
     for refusal in plan.refusals:
         sys.stderr.write(f"{refusal}\n")
@@ -94,18 +94,17 @@ def _plan(sync: Sync, args: argparse.Namespace) -> TablePlan:
     return planned(sync, messages, args.deadline)
 
 
-def comment_lines(plan: TablePlan) -> Iterator[str]:
+def comment_lines(sync: Sync, plan: TablePlan) -> Iterator[str]:
     """What the plan says beside its statements, as comments in SQL."""
     for table, notes in plan.notes.items():
         yield from (f"-- {table}.{note}" for note in notes)
     yield from (f"-- {limit}" for limit in plan.limits)
-    if plan.left_out:
-        yield f"-- left out, because no route names them: {', '.join(plan.left_out)}"
+    yield from left_out_lines(sync, plan)
 
 
-def text_lines(plan: TablePlan) -> Iterator[str]:
+def text_lines(sync: Sync, plan: TablePlan) -> Iterator[str]:
     """The plan as SQL."""
-    yield from comment_lines(plan)
+    yield from comment_lines(sync, plan)
     yield from (f"{statement};" for statement in plan.statements)
     if not plan.statements and not plan.refusals:
         yield "-- nothing to do: the tables are there, with columns that hold the source's values"

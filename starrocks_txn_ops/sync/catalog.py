@@ -49,7 +49,8 @@ _NO_OLD_ROW: Final = (
 class DescribedTable:
     """A table of the source: columns with their types, its key, notes; `unique` would be a key of a table without.
 
-    The database computes the `generated` columns; messages may lack them.
+    The database computes the `generated` columns; messages may lack them. Both parts of the name `collection` may have
+    points themselves; the first is the `owner`, which a database's catalog gives.
     """
 
     collection: str
@@ -58,6 +59,13 @@ class DescribedTable:
     notes: tuple[str, ...] = ()
     unique: tuple[str, ...] = ()
     generated: frozenset[str] = frozenset()
+    owner: str | None = None
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """The table's schema, or database of MySQL, and its own name."""
+        owner = self.collection.rpartition(".")[0] if self.owner is None else self.owner
+        return owner, self.collection.removeprefix(f"{owner}.")
 
     @classmethod
     def of_messages(cls, table: SourceTable) -> DescribedTable:
@@ -112,5 +120,5 @@ def _described(columns: list[tuple[Any, ...]], keys: list[tuple[Any, ...]]) -> l
         pairs = tuple((name, kind) for name, kind, *_ in rows)
         generated = frozenset(name for name, _, _, is_generated, _ in rows if is_generated)
         of_unique = () if key else (unique or [()])[0]
-        described.append(DescribedTable(".".join(place), key, pairs, notes, of_unique, generated))
+        described.append(DescribedTable(".".join(place), key, pairs, notes, of_unique, generated, place[0]))
     return described

@@ -25,6 +25,7 @@ from starrocks_txn_sink.errors import InputError, PartitionClosed
 from starrocks_txn_sink.options import SchemaChanges, SinkOptions
 from starrocks_txn_sink.options.declarations import declarations
 from starrocks_txn_sink.sink.schema.source_tables import KeyedMessage, TablePlan, sources_of
+from starrocks_txn_sink.sources.formats.tables import route_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -228,8 +229,7 @@ def text_lines(sync: Sync, plan: TablePlan | None) -> Iterator[str]:
         return
     for table, sources in plan.written.items():
         yield f"-- table: {', '.join(source.collection for source in sources)} -> {table}"
-    if plan.left_out:
-        yield f"-- left out: {', '.join(plan.left_out)}"
+    yield from left_out_lines(sync, plan)
     for table, notes in plan.notes.items():
         yield from (f"-- {table}.{note}" for note in notes)
     yield from (f"-- {limit}" for limit in plan.limits)
@@ -296,6 +296,18 @@ def judge_port(options: SinkOptions) -> Finding | None:
             "Set another metrics_port, one for each job of a machine.",
         )
     return None
+
+
+def left_out_lines(sync: Sync, plan: TablePlan) -> Iterator[str]:
+    """The source's tables that the file leaves out, and those of which it says nothing."""
+    unknown = [name for name in plan.left_out if route_of(sync.routes, name) is None]
+    if left_out := [name for name in plan.left_out if name not in unknown]:
+        yield f"-- left out: {', '.join(left_out)}"
+    if unknown:
+        yield (
+            f"-- NO ROUTE: {', '.join(unknown)}. A row of it stops the query: add a [[routes]] for it, or leave it out "
+            "with exclude under [tables]."
+        )
 
 
 def lacks(options: SinkOptions, tables: Sequence[str]) -> Iterator[str]:

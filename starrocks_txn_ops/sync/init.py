@@ -174,7 +174,7 @@ class Seen:
     @property
     def owners(self) -> list[str]:
         """The schemas of the tables, or the databases of MySQL."""
-        return sorted({name.partition(".")[0] for name in self.collections})
+        return sorted({name.rpartition(".")[0] for name in self.collections})
 
     @property
     def kind(self) -> type[MessageAssembly]:
@@ -286,7 +286,7 @@ def _keys(findings: Seen) -> Iterator[str]:
     for collection in findings.collections:
         table = findings.tables.get(collection)  # some messages describe none
         if table is not None and not table.keys:
-            owner, _, last = collection.partition(".")
+            owner, _, last = collection.rpartition(".")
             name = _route(findings, owner).replace("{1}", last)
             hint = f"unique and NOT NULL are {', '.join(table.unique)}" if table.unique else "name unique columns"
             keys = ", ".join(map(_text, table.unique)) or '"…"'

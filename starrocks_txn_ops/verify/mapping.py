@@ -275,9 +275,8 @@ class _Builder:
                 compared.append(self._pair(name, types[name]))
             except NotComparable as reason:
                 self.notes.append(f"{self.rules.target_of(name)}: not compared, {reason}")
-        owner, _, last = source.collection.partition(".")
         name_of = quoted if self.kind == POSTGRESQL else lambda text: quote(text).replace("%", "%%")
-        table = f"{name_of(owner)}.{name_of(last)}"
+        table = ".".join(map(name_of, source.place))
         return Branch(table, tuple(name_of(name) for name in keys), tuple(pairs), tuple(compared))
 
     def _pair(self, name: str, source_type: str) -> Pair:

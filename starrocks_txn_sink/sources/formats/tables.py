@@ -22,8 +22,11 @@ In a template `{1}` is a group of the expression and `{0}` the whole name. An em
 DeclaredKeys = Mapping[str, tuple[str, ...]]
 """The declared key of StarRocks tables, in the names of the source's columns."""
 TableRule = str | Mapping[str, str] | TableRoutes
-OWN_NAME: Final = r"(?:[^.]+\.)?(.+)"
-"""The rule by default: the table's own name, which follows its schema or database, and may have points itself."""
+OWN_NAME: Final = r"(?:[^.]+\.)?([^.]+)"
+"""The rule by default: the table's own name, behind its schema or database.
+
+It knows no name with more points (`public.orders.2024`), since nobody can tell where the table's own name begins.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,7 @@ class TableMapping:
         if self.on_unknown == "fail" and None in tables_by_number:
             raise InputError(
                 f"The table rule does not know {names.dictionary[tables_by_number.index(None)].as_py()}.",
-                hint='Add it to tables, or pass on_unknown_table="skip" or "dead_letter".',
+                hint='Add it to tables ([[routes]] of sync), or pass on_unknown_table="skip" or "dead_letter".',
             )
         targets = [self.dead_letter_table if table is None else table or None for table in tables_by_number]
         by_rule, target = (pa.array(tables, pa.string()).take(names.indices) for tables in (tables_by_number, targets))

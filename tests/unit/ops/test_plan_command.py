@@ -198,7 +198,7 @@ def test_keys_and_types_of_the_user_win(plan: Command, lines: Write, capsys: Sho
 def test_tables_without_a_route_are_named(plan: Command, lines: Write, capsys: Shown) -> None:
     file = lines(event(ORDERS), event(ORDERS, "secret"))
     assert plan("--messages", file, more="[[routes]]\nfrom = 'public\\.(o.*)'\nto = '{1}'") == 0
-    assert "left out, because no route names them: public.secret" in capsys.readouterr().out
+    assert "-- NO ROUTE: public.secret. A row of it stops the query" in capsys.readouterr().out
 
 
 def test_lines_of_kcat_and_bare_values_are_read(plan: Command, tmp_path: Path, capsys: Shown) -> None:

@@ -45,7 +45,7 @@ def test_the_smallest_file_is_a_whole_pipeline() -> None:
     assert sync.options == SinkOptions(
         load_url="http://fe:8030", query_url="mysql://fe:9030", database="shop", schema_changes="apply", freshness=2.0
     )
-    assert sync.assembly == DebeziumAssembly(tables=((r"(?:[^.]+\.)?(.+)", "{1}"),))
+    assert sync.assembly == DebeziumAssembly(tables=((r"(?:[^.]+\.)?([^.]+)", "{1}"),))
     assert (sync.create, sync.checkpoint, sync.trigger, sync.until_end) == (True, "/data/checkpoint", None, False)
 
 
@@ -493,7 +493,7 @@ def test_another_format_has_the_arguments_of_its_class_and_only_canal_creates_ta
     lines = [f'{name} = "{value}"' for name, value in settings.items() if name != "transactions"]
     rules = "[[rules]]\ntables = 'orders'\ndrop = [\"note\"]\n"
     sync = parse_sync(SOURCE + source + TARGET + QUERY + rules + "\n".join(["[assembly]", *lines]))
-    tables = ((r"(?:[^.]+\.)?(.+)", "{1}"),)
+    tables = ((r"(?:[^.]+\.)?([^.]+)", "{1}"),)
     assert sync.assembly == kind(tables=tables, rules=(TableRules(tables="orders", drop=["note"]),), **settings)
     assert sync.create == (kind is CanalAssembly)
     if kind is MaxwellAssembly:

@@ -38,7 +38,7 @@ def test_routes_and_topics_choose_the_tables() -> None:
     other = DescribedTable("sales.items", ("id",), ())
     excluded = DescribedTable("public.secret", ("id",), ())
     own = DescribedTable("public._starrocks_txn_sink_ledger", ("id",), ())
-    routes = ((r"public\.secret", ""), (r"(?:[^.]+\.)?(.+)", "{1}"))
+    routes = ((r"public\.secret", ""), (r"(?:[^.]+\.)?([^.]+)", "{1}"))
     tables, left_out = mapped([ORDERS, other, excluded, own], routes, TOPICS)
     assert [(table.name, table.title) for table in tables] == [("orders", "public.orders -> orders")]
     assert left_out == {
@@ -201,6 +201,13 @@ def test_null_is_null_but_for_values_that_no_column_holds() -> None:
     assert pair.agree(None, None)
     document = pair_of(POSTGRESQL, "j", "jsonb", "j", parse_type("json"))
     assert document.agree("null", None)
+
+
+def test_both_parts_of_a_tables_name_may_have_points() -> None:
+    """The source's catalog knows where the second one begins."""
+    table = DescribedTable("sa.les.orders.2024", ("id",), (("id", "bigint"),), owner="sa.les")
+    (its,) = compared([], columns(id="bigint(20)"), table)
+    assert [branch.table for branch in its.source.branches] == ['"sa.les"."orders.2024"']
 
 
 def test_tables_are_named_as_the_source_or_starrocks_does() -> None:

@@ -17,7 +17,7 @@ from starrocks_txn_sink.sources.formats.placeholders import spellings_of_unavail
 from starrocks_txn_sink.sources.formats.tables import TableMapping
 from tests.support.debezium_feed import change, db2, marker, mongodb, mysql, oracle, postgres, sql_server, with_schema
 
-LAST = TableMapping(r"(?:[^.]+\.)?(.+)")
+LAST = TableMapping(r"(?:[^.]+\.)?([^.]+)")
 ORDERS = postgres("orders", 90)
 
 

@@ -123,7 +123,7 @@ def test_messages_are_placed_by_columns_or_by_their_values() -> None:
     ("rule", "tables"),
     [
         (r"public\.(\w+)", ["orders", None, None]),
-        (OWN_NAME, ["orders", "ördér", "orders.x"]),
+        (OWN_NAME, ["orders", "ördér", None]),
         ({"public.orders": "o"}, ["o", None, None]),
     ],
 )
