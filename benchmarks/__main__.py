@@ -19,7 +19,7 @@ RUNS = (
     "throughput --rows 1500000 --rounds 5",
     "long_open --batches 100 --rows 1000 --huge 1000",
     "memory --megabytes 300",
-    "scale --rows 200000 --rounds 1",
+    "scale --rows 200000 --rounds 1 --only lanes",
     "freshness --seconds 15 --only lanes",
     "steady --warm-up 30 --seconds 20 --rounds 1",
     "backlog --rows 500000 --rounds 1",
