@@ -121,6 +121,19 @@ static inline Place end_of_string(Place p, const Bounds *b, int *escaped) {
 
 static inline Place skip_digits(Place p, const Bounds *b) {
     if (!is_digit(at(p, b))) return NULL;
+#if defined(__SSE2__)
+    const __m128i zero = _mm_set1_epi8('0'), beyond = _mm_set1_epi8(9 - 128), flip = _mm_set1_epi8(-128);
+    while (p <= b->last && p < b->end) {
+        __m128i digits = _mm_sub_epi8(_mm_loadu_si128((const __m128i *)p), zero);
+        int others = _mm_movemask_epi8(_mm_cmpgt_epi8(_mm_xor_si128(digits, flip), beyond)); /* unsigned: above 9 */
+        if (others) {
+            p += __builtin_ctz((unsigned)others);
+            return p < b->end ? p : b->end;
+        }
+        p += 16;
+    }
+    if (p > b->end) return b->end;
+#endif
     while (is_digit(at(p, b))) p++;
     return p;
 }
@@ -202,12 +215,32 @@ static inline Place skip_value(Place p, const Bounds *b) {
     }
 }
 
+#if defined(__SSE2__)
+/* The number of the eight digits at `p`; 0 if one of them is none. Neighbours are joined: digits, pairs, fours. */
+static inline int eight_digits(Place p, uint64_t *number) {
+    uint64_t each;
+    memcpy(&each, p, 8); /* the first digit is the lowest byte */
+    each ^= 0x3030303030303030; /* a digit is 0 to 9 then */
+    if ((each | (each + 0x7676767676767676)) & 0x8080808080808080) return 0;
+    each = (each * 10 + (each >> 8)) & 0x00FF00FF00FF00FF;
+    each = (each * 100 + (each >> 16)) & 0x0000FFFF0000FFFF;
+    *number = (each * 10000 + (each >> 32)) & 0xFFFFFFFF;
+    return 1;
+}
+#endif
+
 /* A whole number of 64 bits between `p` and `end`, which is a JSON number; 0 if it is none. */
 static inline int whole_number(Place p, Place end, int64_t *number) {
     int negative = *p == '-';
     uint64_t found = 0;
     p += negative;
     if (end - p > 19) return 0;
+#if defined(__SSE2__)
+    for (uint64_t eight; end - p >= 8; p += 8) {
+        if (!eight_digits(p, &eight)) return 0;
+        found = found * 100000000 + eight;
+    }
+#endif
     for (; p < end; p++) {
         if (!is_digit(*p)) return 0;
         found = found * 10 + (uint64_t)(*p - '0');

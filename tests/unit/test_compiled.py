@@ -81,12 +81,29 @@ def test_plain_values_are_read(row: str, text: str | None) -> None:
 
 
 @needed
+@given(
+    st.integers(-(1 << 65), 1 << 65) | st.integers(-(10**9), 10**9),
+    st.from_regex(r"-?(0|[1-9]\d{0,40})(\.\d{1,40})?(e[+-]?\d{1,20})?", fullmatch=True, alphabet="-0123456789.e+"),
+    st.sampled_from(["", " " * 40]),
+)
+def test_numbers_of_every_length_are_read(whole: int, number: str, behind: str) -> None:
+    """The loop looks at sixteen digits at once, and joins eight, where the text has as many."""
+    rows = read(f'{{"row": {number}, "other": {number}, "position": {whole}{behind}}}', kind=pa.string())
+    if -(1 << 63) <= whole < 1 << 63:
+        assert rows is not None
+        assert (rows[0]["position"], rows[0]["row"]) == (whole, number)
+    else:
+        assert rows is None
+
+
+@needed
 @pytest.mark.parametrize(
     "value",
     [
         None, "", " ", "null", "[]", "{", "{}{}", '{"position": 1,}', '{"position" 1}', '{"position": "1"}',
         '{"position": 1.0}', '{"position": 9223372036854775808}', '{"position": -9223372036854775809}',
-        '{"position": 18446744073709551617}',
+        '{"position": 18446744073709551617}', '{"position": 1234567x}', '{"position": 12345678x901234567}',
+        '{"a": 1:2}', '{"a": 1/2}',
         r'{"posi\u0074ion": 1}', '{"a": 01}', '{"a": 1.}', '{"a": -}', '{"a": 1e}', '{"a": NaN}', '{"a": tru}',
         '{"a": "\n"}', r'{"a": "\x"}', r'{"a": "\u12g4"}', r'{"row": "\ud800"}', r'{"row": "\ud800\u0041"}',
         r'{"row": "\udc00"}', '{"a": [1,]}', '{"a": [}', '{"a": {"b": 1]}', '{"a": {"b"}}', '{"a": "',
