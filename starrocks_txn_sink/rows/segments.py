@@ -392,14 +392,14 @@ def slices_of(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 def runs_of(batch: pa.RecordBatch) -> pa.RunEndEncodedArray:
     """Runs of equal source partitions; the column has no NULL."""
     names = batch.column(columns.PARTITION)
-    if _all_equal(names):
+    if all_equal(names):
         kind = pa.run_end_encoded(pa.int32(), names.type)
         return pa.RunEndEncodedArray.from_arrays([len(names)], names[:1], kind)  # a list: PyArrow 14 takes no array
     return pc.run_end_encode(names)
 
 
-def _all_equal(names: pa.Array) -> bool:
-    """Whether all names are equal: same lengths, and the buffer equals itself shifted by one name."""
+def all_equal(names: pa.Array) -> bool:
+    """Whether all names, none of them NULL, are equal: same lengths, and the buffer equals itself shifted by one."""
     if len(names) < 2:
         return bool(len(names))
     bounds = bounds_of(names)

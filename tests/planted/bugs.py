@@ -282,8 +282,8 @@ BUGS = (
         "order",
         "the END of a repeat that went with its release is not settled",
         "assembler/verified/rules.py",
-        "np.flatnonzero(repeated & self.tally.is_end)",
-        "np.flatnonzero(repeated & ~self.tally.opening)",
+        "ended = self.of(self.settled) & self.tally.is_end &",
+        "ended = self.of(self.settled) & ~self.tally.opening &",
         "assembler/test_new_sources.py",
     ),
     PlantedBug(

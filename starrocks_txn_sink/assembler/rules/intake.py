@@ -22,6 +22,7 @@ from starrocks_txn_sink.assembler.rules.model import AssemblerState, EventKind, 
 from starrocks_txn_sink.assembler.rules.repeats import Repeats
 from starrocks_txn_sink.errors import InputError, Unordered
 from starrocks_txn_sink.rows.metadata import without_time
+from starrocks_txn_sink.rows.segments import all_equal
 
 Indexes = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -126,6 +127,8 @@ def group_by_partition(table: pa.Table, *, sort_names: bool = False) -> Partitio
             position=table[model.POSITION][at].as_py(),
             column=model.SOURCE_PARTITION,
         )
+    if all_equal(partitions):
+        return one_partition(partitions[0].as_py(), table.drop_columns([model.SOURCE_PARTITION]))
     encoded = partitions.dictionary_encode()
     names, codes = encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
     if sort_names and len(names) > 1:

@@ -183,11 +183,11 @@ def validate_events(state: VerifiedState, events: pa.Table, source: str) -> Veri
     check_events(events, source)
     data = _rows(events)
     snapshots = int(pc.sum(pc.and_(events[STATUS].is_null(), events[model.TXN_ID].is_null())).as_py() or 0)
-    is_settled = pc.is_in(events[model.TXN_ID], value_set=pa.array(state.settled.ids, pa.string()), skip_nulls=True)
-    quarantined = pc.is_in(events[model.TXN_ID], value_set=pa.array(state.quarantined, pa.string()), skip_nulls=True)
-    quarantined = pc.and_(quarantined, pc.invert(is_settled))
-    is_counted = pc.fill_null(pc.not_equal(events[STATUS], BEGIN), True)  # a BEGIN that comes again is not counted
-    late = _those(events, pc.and_(quarantined, is_counted))
+    quarantined, kept, late = set(state.quarantined).difference(state.settled.ids), events, events.slice(0, 0)
+    if quarantined:
+        mask = pc.is_in(events[model.TXN_ID], value_set=pa.array(quarantined, pa.string()), skip_nulls=True)
+        is_counted = pc.fill_null(pc.not_equal(events[STATUS], BEGIN), True)  # a BEGIN that comes again is not counted
+        kept, late = _those(events, pc.invert(mask)), _those(events, pc.and_(mask, is_counted))
     counters = model.Counters(
         events=events.num_rows,
         data=data - snapshots,
@@ -195,7 +195,7 @@ def validate_events(state: VerifiedState, events: pa.Table, source: str) -> Veri
         late=late.num_rows,
         late_rows=_rows(late),
     )
-    return VerifiedIntake(_those(events, pc.invert(quarantined)), late, counters)
+    return VerifiedIntake(kept, late, counters)
 
 
 def _those(events: pa.Table, mask: pa.ChunkedArray) -> pa.Table:

@@ -167,7 +167,7 @@ class VerifiedLane(Assembler):
         events = placed(events).select([*v.EVENTS.names, *IN_KAFKA.names])
         columns = {name: events[name].cast(v.EVENTS.field(name).type) for name in v.EVENTS.names}
         columns |= {OFFSET: events[OFFSET], TOPIC_PARTITION: events[TOPIC_PARTITION].dictionary_encode()}
-        columns |= {name: _copy(columns[name].type, [columns[name]]) for name in _OF_MESSAGES}
+        columns |= {name: _own(columns[name]) for name in _OF_MESSAGES}
         proof = pa.table({name: column for name, column in columns.items() if name != model.ROW})
         sizes = pc.fill_null(pc.binary_length(columns[model.ROW]), 0).cast(pa.int64())
         source.proofs.append(_with_places(proof, sizes, source.events))
@@ -459,6 +459,12 @@ def _source_of(state: VerifiedState, places: Mapping[int, BlobPlace]) -> _Source
 
 def _copy(kind: pa.DataType, columns: Iterable[pa.ChunkedArray]) -> pa.Array:
     return pa.concat_arrays([pa.array([], kind), *(chunk for column in columns for chunk in column.chunks)])
+
+
+def _own(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
+    """The column, in memory of its own: a stream of Arrow has all columns of a batch in one buffer."""
+    buffers = (buffer for chunk in column.chunks for buffer in chunk.buffers() if buffer is not None)
+    return column if all(buffer.parent is None for buffer in buffers) else _copy(column.type, [column])
 
 
 def _together(tables: list[pa.Table]) -> pa.Table:

@@ -364,9 +364,9 @@ class _JudgedEvents:
 
     def of(self, transactions: Indexes) -> Mask:
         """Mask of the events of `transactions`, without repeats, and without those of another one, perhaps."""
-        mask = np.zeros(len(self.tally.ids) + 1, dtype=bool)
+        mask = np.zeros(len(self.tally.ids) + 1, dtype=bool)  # the last one is of events without a transaction
         mask[transactions] = True
-        return mask[self.tally.code] & (self.tally.code >= 0) & ~self.tally.repeated & ~self.tally.others
+        return mask[self.tally.code] & ~self.tally.repeated & ~self.tally.others
 
     def rows_in(self, transactions: Indexes) -> Mask:
         mask: Mask = self.of(transactions) & self.table[v.STATUS].is_null().to_numpy()
@@ -395,8 +395,9 @@ class _JudgedEvents:
         newest = self.settled[-v.MAX_REMEMBERED :]
         places = integer_column(self.table, model.POSITION)[self.tally.end[newest]]
         # A release takes its repeats with it: the END of one with rows is proved to be of this source by them.
-        repeated = self.of(self.settled) & (integer_column(self.table, v.EVENT_COUNT) > 0)
-        ends = np.union1d(self.tally.end[self.settled], np.flatnonzero(repeated & self.tally.is_end))
+        ended = self.of(self.settled) & self.tally.is_end & (integer_column(self.table, v.EVENT_COUNT) > 0)
+        ended[self.tally.end[self.settled]] = True
+        ends = np.flatnonzero(ended)
         times = integer_column(self.table, v.TIMESTAMP)[ends]
         ends, times = ends[times != NOWHERE], times[times != NOWHERE]
         after = before.and_more(self.ids(newest), places, v.MAX_REMEMBERED)
@@ -464,11 +465,11 @@ def _judgement(
     finished = judgement.of(judgement.settled) | judgement.of(judgement.classes.given_up) | counts.repeated | expired
     finished[snapshot_released] = True
     waits = (judgement.strays | counts.others) & judgement.opening & ~expired
-    is_settled = pc.is_in(table[model.TXN_ID], value_set=pa.array(state.settled.ids, pa.string()), skip_nulls=True)
+    is_settled = np.append(state.settled.known(counts.ids), False)[counts.code]
     waiting = np.zeros(len(counts.ids) + 1, dtype=bool)
     waiting[counts.code[judgement.opening & ~finished]] = True
     # A BEGIN whose END turned out to be a repeat.
-    finished |= is_settled.to_numpy() & ~judgement.opening & ~waiting[counts.code] & ~judgement.strays & ~counts.others
+    finished |= is_settled & ~judgement.opening & ~waiting[counts.code] & ~judgement.strays & ~counts.others
     finished |= _begins_without_end(judgement)
     open_events = ~finished & judgement.opening & ~waits
     incomplete = open_events & (counts.code >= 0) & ~np.append(counts.whole, True)[counts.code]

@@ -18,8 +18,10 @@ _Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 def is_one_of(texts: pa.DictionaryArray, *wanted: str) -> Bools:
     """A mask of the texts that are among those that are wanted."""
-    among = np.array([*(text in wanted for text in texts.dictionary.to_pylist()), False])
-    mask: Bools = among[_codes_of(texts)]
+    among = [text in wanted for text in texts.dictionary.to_pylist()]
+    if not any(among) or (all(among) and not texts.null_count):  # as a rule: a source inserts, or it does not
+        return np.full(len(texts), any(among))
+    mask: Bools = np.array([*among, False])[_codes_of(texts)]
     return mask
 
 

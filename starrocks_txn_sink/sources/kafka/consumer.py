@@ -266,11 +266,12 @@ class NativeConsumer:
         """The indexes of the topics at these addresses."""
         if len(self._names) == 1:
             return np.zeros(len(addresses), dtype=np.int64)
-        unique, inverse = np.unique(addresses, return_inverse=True)
-        for address in unique.tolist():
-            if address not in self._codes:
-                self._codes[address] = self._names.index(self._lib.rd_kafka_topic_name(address).decode())
-        return np.array([self._codes[address] for address in unique.tolist()], dtype=np.int64)[inverse]
+        starts = np.flatnonzero(np.diff(addresses, prepend=-1))  # messages come in runs of a topic
+        topics = addresses[starts].tolist()
+        for address in set(topics).difference(self._codes):
+            self._codes[address] = self._names.index(self._lib.rd_kafka_topic_name(address).decode())
+        codes = np.array([self._codes[address] for address in topics], dtype=np.int64)
+        return np.repeat(codes, np.diff(starts, append=len(addresses)))
 
     def _headers(self, messages: Messages) -> pa.Array:
         try:
