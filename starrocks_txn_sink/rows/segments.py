@@ -399,9 +399,11 @@ def runs_of(batch: pa.RecordBatch) -> pa.RunEndEncodedArray:
 
 
 def all_equal(names: pa.Array) -> bool:
-    """Whether all names, none of them NULL, are equal: same lengths, and the buffer equals itself shifted by one."""
+    """Whether all names, none of them NULL, are equal. Of texts: same lengths, and the buffer equals itself shifted."""
     if len(names) < 2:
         return bool(len(names))
+    if not (pa.types.is_string(names.type) or pa.types.is_large_string(names.type)):
+        return bool(pc.all(pc.equal(names, names[0])).as_py())
     bounds = bounds_of(names)
     first, size, last = int(bounds[0]), int(bounds[1] - bounds[0]), int(bounds[-1])
     if last - first != size * len(names) or not np.all(np.diff(bounds) == size):

@@ -56,6 +56,16 @@ def test_partitions_keep_their_order_in_a_table() -> None:
     assert groups == [("b", [2, 1]), ("a", [1])]
 
 
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.int32(), pa.dictionary(pa.int32(), pa.string())])
+@pytest.mark.parametrize("names", [[7], [7, 7, 7], [7, 8, 7]])
+def test_a_source_partition_is_a_text_or_a_number(names: list[int], kind: pa.DataType) -> None:
+    """Kafka's is a number until a stage has packed it."""
+    column = pa.array([7, *names]).cast(pa.int32() if kind == pa.int32() else pa.string()).cast(kind).slice(1)
+    grouped = group_by_partition(pa.table({"source_partition": column, "position": range(len(names))}))
+    found = [(int(group.names[0]), group.table["position"].to_pylist()) for group in grouped.by_partition()]
+    assert found == [(name, [at for at, each in enumerate(names) if each == name]) for name in dict.fromkeys(names)]
+
+
 @pytest.mark.parametrize("size", [7, 1000])
 def test_a_sorted_task_gives_what_serial_replay_gives(size: int) -> None:
     """However Arrow cuts the input, and across the borders of source partitions."""
