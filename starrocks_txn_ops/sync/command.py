@@ -299,15 +299,18 @@ def judge_port(options: SinkOptions) -> Finding | None:
 
 
 def left_out_lines(sync: Sync, plan: TablePlan) -> Iterator[str]:
-    """The source's tables that the file leaves out, and those of which it says nothing."""
+    """The source's tables that the file leaves out, and what becomes of those that it does not know."""
     unknown = [name for name in plan.left_out if route_of(sync.routes, name) is None]
     if left_out := [name for name in plan.left_out if name not in unknown]:
         yield f"-- left out: {', '.join(left_out)}"
     if unknown:
-        yield (
-            f"-- NO ROUTE: {', '.join(unknown)}. A row of it stops the query: add a [[routes]] for it, or leave it out "
-            "with exclude under [tables]."
-        )
+        assembly = sync.assembly
+        fates = {
+            "fail": "A row of such a table stops the query: add [[routes]] for it, or name it in exclude of [tables].",
+            "skip": 'Their rows are skipped, by on_unknown_table = "skip".',
+            "dead_letter": f"Their rows go into {assembly.dead_letter_table}.",
+        }
+        yield f"-- NO ROUTE: {', '.join(unknown)}. {fates[assembly.on_unknown_table]}"
 
 
 def lacks(options: SinkOptions, tables: Sequence[str]) -> Iterator[str]:

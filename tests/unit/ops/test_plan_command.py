@@ -195,10 +195,21 @@ def test_keys_and_types_of_the_user_win(plan: Command, lines: Write, capsys: Sho
     assert "`v` DECIMAL(20,4) NULL) PRIMARY KEY (`id`)" in capsys.readouterr().out
 
 
-def test_tables_without_a_route_are_named(plan: Command, lines: Write, capsys: Shown) -> None:
-    file = lines(event(ORDERS), event(ORDERS, "secret"))
-    assert plan("--messages", file, more="[[routes]]\nfrom = 'public\\.(o.*)'\nto = '{1}'") == 0
-    assert "-- NO ROUTE: public.secret. A row of it stops the query" in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("assembly", "fate"),
+    [
+        ("", "A row of such a table stops the query: add [[routes]] for it"),
+        ('on_unknown_table = "skip"', "Their rows are skipped"),
+        ('on_unknown_table = "dead_letter"\ndead_letter_table = "letters"', "Their rows go into letters."),
+    ],
+)
+def test_tables_without_a_route_are_named(assembly: str, fate: str, plan: Command, lines: Write, capsys: Shown) -> None:
+    file = lines(event(ORDERS), event(ORDERS, "secret"), event(ORDERS, "hidden"))
+    more = "[[routes]]\nfrom = 'public\\.(o.*)'\nto = '{1}'\n[tables]\nexclude = ['public\\.hidden']\n[assembly]\n"
+    assert plan("--messages", file, more=more + assembly) == 0
+    shown = capsys.readouterr().out
+    assert "-- left out: public.hidden\n" in shown
+    assert f"-- NO ROUTE: public.secret. {fate}" in shown
 
 
 def test_lines_of_kcat_and_bare_values_are_read(plan: Command, tmp_path: Path, capsys: Shown) -> None:
